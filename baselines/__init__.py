@@ -1,0 +1,1 @@
+"""Baselines: tuners that ask and tell, budgets, run traces, and the tune loop with its tables and plots."""

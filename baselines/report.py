@@ -1,0 +1,181 @@
+"""What a finished run leaves behind: a table, two pictures, the best schedule and its code.
+
+Every score comes from ``solgym.hardware.speed_of_light``; here is only their presentation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from solgym.baselines.code import code_of
+from solgym.baselines.peer_timing import PeerTime
+from solgym.baselines.plots import ReferenceTime, draw_progress, format_seconds
+from solgym.baselines.runner import TuneResult
+from solgym.envs.kernel_dsl.schedule import Schedule
+from solgym.errors import InvalidOption
+from solgym.hardware.measurement import Measurement
+from solgym.hardware.roofline import draw_roofline
+from solgym.hardware.speed_of_light import Bound, gap_closed, sol_fraction, speedup
+from solgym.hardware.target import TargetSpec
+
+__all__ = ["Row", "comparison", "comparison_table", "rate_of", "write_report"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison.
+
+    Attributes:
+        label: who took the time.
+        time_s: median in seconds.
+        low_s: lower end of its 95% interval; equal to ``time_s`` for bounds.
+        high_s: upper end.
+        rate: operations or bytes per second, see ``rate_of``.
+        speedup: against the baseline.
+        gap_closed: 0 at the baseline, 1 at the speed of light.
+        sol_fraction: the speed of light over the time.
+    """
+
+    label: str
+    time_s: float
+    low_s: float
+    high_s: float
+    rate: float
+    speedup: float
+    gap_closed: float
+    sol_fraction: float
+
+
+def rate_of(bound: Bound, time_s: float) -> tuple[float, str]:
+    """The rate that suits a task: FLOP/s where compute binds, else compulsory bytes per second."""
+    if bound.binding == "compute":
+        return bound.work.flops / time_s, "FLOP/s"
+    return bound.work.compulsory_bytes / time_s, "B/s"
+
+
+def comparison(result: TuneResult, peers: Sequence[PeerTime] = ()) -> tuple[Row, ...]:
+    """The lines to compare, slowest first: baseline, best, expert, peers and the speed of light."""
+    timed: list[tuple[str, Measurement]] = [("baseline", result.baseline)]
+    if result.best is not None:
+        timed.append(("best", result.best.result))
+    if result.expert is not None:
+        timed.append(("expert", result.expert.result))
+    timed.extend((peer.label, peer.measurement) for peer in peers)
+    rows = [
+        _row(result, label, measurement) for label, measurement in timed if measurement.time_s is not None
+    ]
+    sol = result.bound.time_s
+    rows.append(_scored(result, "speed of light", sol, sol, sol))
+    return tuple(sorted(rows, key=lambda row: -row.time_s))
+
+
+def _row(result: TuneResult, label: str, measurement: Measurement) -> Row:
+    time_s = measurement.time_s or 0.0
+    return _scored(result, label, time_s, measurement.ci_low_s or time_s, measurement.ci_high_s or time_s)
+
+
+def _scored(result: TuneResult, label: str, time_s: float, low_s: float, high_s: float) -> Row:
+    baseline_s, sol_s = result.baseline_s, result.bound.time_s
+    return Row(
+        label=label,
+        time_s=time_s,
+        low_s=low_s,
+        high_s=high_s,
+        rate=rate_of(result.bound, time_s)[0],
+        speedup=speedup(time_s, baseline_s),
+        gap_closed=gap_closed(time_s, baseline_s, sol_s),
+        sol_fraction=sol_fraction(time_s, sol_s),
+    )
+
+
+_STYLES = {"best": "bold green", "speed of light": "yellow", "baseline": "dim"}
+
+
+def comparison_table(result: TuneResult, rows: Sequence[Row]) -> Table:
+    """The comparison as a table for the terminal."""
+    unit = rate_of(result.bound, 1.0)[1]
+    threads = f", {result.header.threads} threads" if result.header.threads > 1 else ""
+    table = Table(
+        box=None,
+        padding=(0, 2, 0, 0),
+        header_style="bold",
+        title=f"{result.task.id}{threads}",
+        title_style="bold",
+        title_justify="left",
+    )
+    table.add_column("")
+    for name in ("time", "±", f"G{unit}", "speedup", "gap closed", "of light"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        half_width = max(row.high_s - row.time_s, row.time_s - row.low_s) / row.time_s
+        table.add_row(
+            Text(row.label),
+            format_seconds(row.time_s),
+            f"{half_width:.1%}" if half_width else "",
+            f"{row.rate / 1e9:.1f}",
+            f"{row.speedup:.1f} x",
+            f"{row.gap_closed:.3f}",
+            f"{row.sol_fraction:.1%}",
+            style=_STYLES.get(row.label, ""),
+        )
+    return table
+
+
+def write_report(result: TuneResult, peers: Sequence[PeerTime], spec: TargetSpec) -> dict[str, Path]:
+    """Write everything a run leaves behind into its folder.
+
+    Returns:
+        The files that were written, by what they are.
+
+    Raises:
+        InvalidOption: a file cannot be written.
+    """
+    folder = result.directory
+    rows = comparison(result, peers)
+    references = [ReferenceTime(row.label, row.time_s) for row in rows if row.label != "best"]
+    title = f"{result.header.tuner} search ({result.header.mode}) on {result.task.id}"
+    files = {"progress": folder / "progress.png", "roofline": folder / "roofline.png"}
+    draw_progress(title, result.trials, references, files["progress"])
+    intensity, work = result.bound.arithmetic_intensity, result.bound.work
+    points = [
+        (row.label, intensity, work.flops / row.time_s) for row in rows if row.label != "speed of light"
+    ]
+    draw_roofline(result.profile, points, threads=result.header.threads, path=files["roofline"])
+    if result.best is not None:
+        schedule = Schedule.from_json(result.best.candidate)
+        code = code_of(schedule, result.task, spec)
+        for name, suffix, text in (
+            ("schedule", "json", json.dumps(schedule.to_json(), indent=1) + "\n"),
+            ("loop nest", "txt", code.nest + "\n"),
+            ("LLVM IR", "ll", code.llvm),
+            ("assembly", "s", code.assembly),
+        ):
+            files[name] = folder / f"best.{suffix}"
+            _write(files[name], text)
+    files["summary"] = folder / "report.json"
+    summary = {
+        "task": result.task.id,
+        "unit": rate_of(result.bound, 1.0)[1],
+        "trials": len(result.trials),
+        "tied_with_best": result.tied_with,
+        "rows": [asdict(row) for row in rows],
+    }
+    _write(files["summary"], json.dumps(summary, indent=1) + "\n")
+    return files
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InvalidOption(f"cannot write {path}: {error.strerror}; give another --out") from error

@@ -1,0 +1,98 @@
+"""What measuring costs beyond compiling and running: per artifact, per parallel region, and in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from solgym.hardware.jit import LoadedObject, compile_object
+from solgym.hardware.measurement import MeasurePolicy
+from solgym.hardware.pool import WorkerPool
+from solgym.hardware.target import Artifact, CpuTarget
+from solgym.hardware.thread_runtime import ThreadRuntime
+from tests.hardware.ir_candidates import AddTask, add_candidate
+
+REGIONS = """
+define internal void @body(ptr %context, i64 %begin, i64 %end, i64 %thread) { ret void }
+define void @regions(ptr %runtime, i64 %count, i64 %threads) {
+entry:
+  %parallel_for = load ptr, ptr %runtime
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %j, %next ]
+  call void %parallel_for(ptr @body, ptr null, i64 64, i64 %threads)
+  %j = add i64 %i, 1
+  %more = icmp ult i64 %j, %count
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}
+"""
+
+
+@pytest.fixture
+def target() -> Iterator[CpuTarget]:
+    with CpuTarget(1, WorkerPool()) as made:
+        yield made
+
+
+def test_overhead_of_a_measurement(target: CpuTarget, benchmark: BenchmarkFixture) -> None:
+    """Three arrays of 256 kB, as GEMM 256 has; the calls themselves do not count."""
+    task = AddTask(1 << 16)
+    artifact = target.compile(add_candidate(count=task.count), task)
+    assert isinstance(artifact, Artifact)
+    # As many calls as are timed in any case: no batches and no search for precision.
+    policy = MeasurePolicy(batch_below_s=0.0, max_repeats=11, unstable_ci=1e9, target_ci=1e9)
+    target.measure(artifact, task, policy)
+    overheads = []
+
+    def once() -> None:
+        started = time.perf_counter()
+        measurement = target.measure(artifact, task, policy)
+        total = time.perf_counter() - started
+        assert measurement.time_s is not None
+        calls = 1 + measurement.warmup + len(measurement.samples_s) + 1
+        overheads.append(total - calls * measurement.time_s)
+
+    benchmark.pedantic(once, rounds=60)
+    benchmark.extra_info["overhead_ms"] = 1e3 * median(overheads)
+    assert median(overheads) <= 3e-3
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_parallel_region(benchmark: BenchmarkFixture) -> None:
+    count = 1000
+    with LoadedObject(compile_object(REGIONS), ("regions",)) as loaded, ThreadRuntime(2) as runtime:
+        regions = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+            loaded.addresses["regions"]
+        )
+        benchmark(regions, runtime.pointer, count, 2)
+    assert benchmark.stats.stats.min / count <= 2e-6
+
+
+def test_memory_over_two_thousand_candidates(target: CpuTarget, benchmark: BenchmarkFixture) -> None:
+    task = AddTask(4096)
+    policy = MeasurePolicy(max_seconds=1e-3, unstable_ci=1e9)
+
+    def resident_bytes(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def measure(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            tag = f"@tag = global i64 {number}\n"
+            assert target.evaluate(add_candidate(count=task.count, declarations=tag), task, policy).ok
+
+    measure(0, 600)  # until the target remembers as many artifacts as it ever will
+    before = resident_bytes(os.getpid())
+    benchmark.pedantic(measure, args=(600, 2000), rounds=1)
+    growth = resident_bytes(os.getpid()) - before
+    benchmark.extra_info["growth_bytes"] = growth
+    assert growth < 16 << 20
+    assert max(map(resident_bytes, target.pool.pids()), default=0) < 64 << 20

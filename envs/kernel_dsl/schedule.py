@@ -1,0 +1,116 @@
+"""Schedules: ordered steps for one task, as data that can be stored, replayed and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from solgym.envs.kernel_dsl.nest import ProgramNest
+from solgym.envs.kernel_dsl.primitives import Step, apply_step
+from solgym.envs.kernel_dsl.rules import Limits
+from solgym.errors import IllegalSchedule, InvalidSchedule
+
+if TYPE_CHECKING:
+    from solgym.hardware.target import LoweredKernel, TargetSpec
+    from solgym.hardware.task import Task
+
+__all__ = ["FORMAT_VERSION", "Schedule"]
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps to apply, one after the other, to the untouched loop nest of a task.
+
+    Attributes:
+        task_id: the task that the schedule was written for, for example ``gemm/f32/m512n512k512``.
+        steps: dicts as ``primitives.apply_step`` takes them.
+    """
+
+    task_id: str
+    steps: tuple[Step, ...] = ()
+
+    def extended(self, *steps: Step) -> Schedule:
+        """The same schedule with more steps at its end."""
+        return Schedule(self.task_id, self.steps + steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: format version, task id and steps."""
+        return {"version": FORMAT_VERSION, "task": self.task_id, "steps": [dict(step) for step in self.steps]}
+
+    @classmethod
+    def from_json(cls, data: object) -> Schedule:
+        """Read what ``to_json`` wrote, or its text.
+
+        Raises:
+            InvalidSchedule: the data does not have that form.
+        """
+        if isinstance(data, str):
+            try:
+                data = json.loads(data)
+            except json.JSONDecodeError as error:
+                raise InvalidSchedule(
+                    f"the schedule is not JSON ({error}); expected what to_json() writes"
+                ) from error
+        if not isinstance(data, Mapping):
+            raise InvalidSchedule("a schedule is a JSON object with version, task and steps")
+        if data.get("version") != FORMAT_VERSION:
+            raise InvalidSchedule(
+                f"schedule version {data.get('version')!r} is unknown; expected {FORMAT_VERSION}"
+            )
+        task, steps = data.get("task"), data.get("steps")
+        if not isinstance(task, str) or not isinstance(steps, list):
+            raise InvalidSchedule("a schedule needs a task id (string) and steps (list)")
+        for step in steps:
+            if not isinstance(step, Mapping) or not isinstance(step.get("op"), str):
+                raise InvalidSchedule(f"step {step!r} is not an object with an 'op'")
+        return cls(task, tuple(dict(step) for step in steps))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, in hex."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def nests(self, initial: ProgramNest, limits: Limits) -> Iterator[ProgramNest]:
+        """The nest before the first step and after every one.
+
+        Raises:
+            IllegalSchedule: a step is refused; the message says which and why.
+        """
+        nest = initial
+        yield nest
+        for number, step in enumerate(self.steps, start=1):
+            try:
+                nest = apply_step(nest, step, limits)
+            except IllegalSchedule as error:
+                raise IllegalSchedule(f"step {number} ({step['op']}): {error}") from error
+            yield nest
+
+    def apply(self, initial: ProgramNest, limits: Limits) -> ProgramNest:
+        """The nest after all steps; see ``nests``."""
+        *_, last = self.nests(initial, limits)
+        return last
+
+    def lower(self, task: Task, target: TargetSpec) -> LoweredKernel:
+        """Generate LLVM IR for a task on a target.
+
+        Raises:
+            IllegalSchedule: a step is refused, or the code would become too large.
+            InvalidSchedule: the task is none of the schedule language, or a step is malformed.
+        """
+        from solgym.envs.kernel_dsl.lowering import lower
+        from solgym.envs.kernel_dsl.task import KernelTask
+
+        if not isinstance(task, KernelTask):
+            raise InvalidSchedule(f"{task.id} is no task of the schedule language")
+        nest = self.apply(ProgramNest.initial(task.computation), target)
+        return lower(nest, target)

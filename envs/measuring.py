@@ -1,0 +1,82 @@
+"""How environments measure: targets by name, candidates by value, baselines once per process.
+
+Worker pools are shared by the whole process (see ``hardware.pool``); so are the baselines kept here, and a
+vector environment of many copies measures each task's untouched candidate once.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+
+from solgym.hardware.measurement import Measurement, MeasurePolicy
+from solgym.hardware.profile import HardwareProfile, host_profile, load_profile
+from solgym.hardware.target import Candidate, CpuTarget, Failure, Target, parse_target
+from solgym.hardware.task import Task
+
+__all__ = ["BASELINE_TIMEOUT_S", "Baseline", "evaluate", "measure_baseline", "open_target", "resolve_profile"]
+
+BASELINE_TIMEOUT_S = 60.0
+"""Untouched candidates are slow by nature, so one call of theirs may take at least this long."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The untouched candidate's measurement, and the time that scores refer to.
+
+    ``time_s`` is the median, or the time limit where the candidate was not timed: it takes at least that.
+    """
+
+    measurement: Measurement
+    time_s: float
+
+
+_baselines: dict[tuple[str, str, MeasurePolicy, float], Baseline] = {}
+
+
+def open_target(name: str, threads: int) -> Target:
+    """The target of that name; nothing is started before the first measurement.
+
+    Raises:
+        UnsupportedTarget: the target is not available in this release.
+        InvalidOption: there is no such target.
+    """
+    parse_target(name, threads)
+    return CpuTarget(threads)
+
+
+def evaluate(
+    target: Target, candidate: Candidate, task: Task, policy: MeasurePolicy, seed: int, sol_time_s: float
+) -> Measurement:
+    """Compile, check and time a candidate; every failure of it is a value."""
+    made = target.compile(candidate, task)
+    if isinstance(made, Failure):
+        return made.measurement()
+    return target.measure(made, task, policy, seed, sol_time_s)
+
+
+def measure_baseline(
+    target: Target, task: Task, untouched: Candidate, policy: MeasurePolicy, sol_time_s: float
+) -> Baseline:
+    """The baseline of a task, measured once per process, target, policy and bound."""
+    key = (task.id, target.fingerprint, policy, sol_time_s)
+    if key not in _baselines:
+        patient = replace(policy, timeout_s=max(policy.timeout_s, BASELINE_TIMEOUT_S))
+        measurement = evaluate(target, untouched, task, patient, 0, sol_time_s)
+        _baselines[key] = Baseline(measurement, measurement.time_s or patient.timeout_s)
+    return _baselines[key]
+
+
+def resolve_profile(profile: HardwareProfile | str | None) -> HardwareProfile:
+    """A profile by object, published name or file; None is this machine's, calibrated at first need."""
+    if profile is None:
+        return host_profile(progress=_announce)
+    return load_profile(profile) if isinstance(profile, str) else profile
+
+
+def _announce(fraction: float, text: str) -> None:
+    """Say on a terminal how a calibration gets on; it happens once per machine and takes seconds."""
+    if sys.stderr.isatty():
+        end = "\n" if fraction >= 1.0 else ""
+        sys.stderr.write(f"\r\x1b[KSOLGym calibrates this machine, once: {fraction:4.0%} {text}{end}")
+        sys.stderr.flush()

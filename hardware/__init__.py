@@ -1,0 +1,1 @@
+"""Hardware: profiles, calibration, speed of light, targets and measuring. Knows nothing of ``envs``."""

@@ -1,0 +1,437 @@
+"""Worker processes as the user's process sees them: started when needed, replaced when dead, gone with it.
+
+Workers are started by ``subprocess`` and not ``multiprocessing``: that works from scripts without a main
+guard, from notebooks and standard input, and inside daemonic processes such as Gymnasium's vector
+environments. A pool does not know what a measurement is; ``hardware.measuring`` does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Final
+
+from solgym.errors import ClosedEnvironment, InvalidOption, UnsupportedTarget
+from solgym.hardware.buffers import SharedBuffers
+from solgym.hardware.checking import Expected
+from solgym.hardware.fingerprint import host_device
+from solgym.hardware.guarded_run import ARCHITECTURES, guard_code
+from solgym.hardware.messages import receive_message, send_message
+from solgym.hardware.task import Task
+from solgym.hardware.thread_runtime import MAX_THREADS, runtime_code
+from solgym.hardware.timing import sampler_code
+
+__all__ = ["WorkerDied", "WorkerFailed", "WorkerPool", "WorkerProcess", "WorkerSilent", "default_pool"]
+
+START_TIMEOUT_S: Final = 60.0
+REQUEST_TIMEOUT_S: Final = 30.0
+
+BUFFERS_MAX: Final = 8
+BUFFERS_MAX_BYTES: Final = 512 << 20
+"""Tasks whose memory a worker keeps, so that environments that share it can take turns."""
+
+RESIDENT_SLACK_BYTES: Final = 256 << 20
+"""A worker that holds this much more memory than its tasks explain is replaced."""
+
+# Only two modules of the package are needed over there: an empty stand-in for the package itself spares the
+# worker the import of Gymnasium, which ``import solgym`` is for.
+_BOOTSTRAP: Final = """
+import json, sys, types
+paths, package, arguments = json.loads(sys.argv[1])
+sys.path[:] = paths
+stand_in = types.ModuleType("solgym")
+stand_in.__path__ = [package]
+sys.modules["solgym"] = stand_in
+from solgym.hardware.worker import main
+main(*arguments)
+"""
+
+
+def _support_code(with_threads: bool) -> dict[str, bytes]:
+    """The native code that a worker needs, compiled once here, where LLVM is."""
+    code = {"sampler": sampler_code(), "guard": guard_code()}
+    return code | {"runtime": runtime_code()} if with_threads else code
+
+
+class WorkerFailed(Exception):
+    """The worker could not do what it was asked."""
+
+
+class WorkerDied(WorkerFailed):
+    """The worker process ended in the middle of a request."""
+
+    def __init__(self, returncode: int, last_words: str) -> None:
+        super().__init__(f"the worker process ended with {returncode}: {last_words}")
+        self.returncode = returncode
+        self.last_words = last_words
+
+
+class WorkerSilent(WorkerFailed):
+    """The worker process did not answer within the deadline; it has been killed."""
+
+
+class WorkerProcess:
+    """One worker and the connection to it. Used by one thread at a time."""
+
+    def __init__(self, slot: int, threads: int) -> None:
+        """Start the process; it is ready once ``wait_until_ready`` returns.
+
+        Args:
+            slot: its number in the pool.
+            threads: threads that candidates may use; with 1, the process keeps to a core of its own.
+
+        Raises:
+            UnsupportedTarget: this system cannot run workers.
+        """
+        if sys.platform != "linux":
+            raise UnsupportedTarget(
+                f"measuring needs Linux (memfd, guard pages, per-thread CPU clocks), this is {sys.platform}; "
+                "on Windows use WSL 2, on macOS a Linux container"
+            )
+        if platform.machine() not in ARCHITECTURES:
+            raise UnsupportedTarget(
+                f"measuring is built for {' and '.join(ARCHITECTURES)}, this is {platform.machine()}"
+            )
+        if not sys.executable:
+            raise UnsupportedTarget(
+                "measuring starts worker processes, but sys.executable is empty; set it to a Python"
+            )
+        import solgym
+
+        package = os.path.dirname(os.path.abspath(solgym.__file__ or ""))
+        self._stderr = os.memfd_create("solgym-worker-stderr", os.MFD_CLOEXEC)
+        self._stderr_read = 0
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        alive, self._alive = os.pipe()
+        paths = [os.path.abspath(path) for path in sys.path]
+        cores = list(host_device().cpus) if threads == 1 else []
+        first = slot % max(1, len(cores))
+        arguments = json.dumps([paths, package, [theirs.fileno(), alive, cores[first:] + cores[:first]]])
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                pass_fds=(theirs.fileno(), alive),
+                start_new_session=True,
+            )
+        except BaseException:
+            self._socket.close()
+            os.close(self._alive)
+            os.close(self._stderr)
+            raise
+        finally:
+            theirs.close()
+            os.close(alive)
+        self._with_threads = threads > 1
+        self.artifacts = 0
+        self.resident_bytes = 0
+        self._started_bytes = 0
+        self.core: int | None = None
+        self._ready = False
+        self._buffers: OrderedDict[str, SharedBuffers] = OrderedDict()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can take requests."""
+        return self._alive >= 0 and self._process.poll() is None
+
+    def wait_until_ready(self) -> None:
+        """Wait for the process to be up.
+
+        Raises:
+            UnsupportedTarget: it could not start; the message holds its last words.
+        """
+        if self._ready:
+            return
+        try:
+            code = _support_code(self._with_threads)
+            sizes = {name: len(part) for name, part in code.items()}
+            reply = self._exchange(
+                {"op": "hello", "sizes": sizes}, b"".join(code.values()), None, START_TIMEOUT_S
+            )
+            if "fault" in reply:
+                raise WorkerFailed(reply["fault"])
+        except WorkerFailed as error:
+            raise UnsupportedTarget(
+                f"the worker process that runs candidates could not start ({error}); run `solgym doctor`"
+            ) from error
+        self.core, self._started_bytes, self._ready = reply["core"], self.resident_bytes, True
+
+    def request(
+        self,
+        message: dict[str, Any],
+        payload: bytes = b"",
+        fd: int | None = None,
+        deadline_s: float = REQUEST_TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """Send a request and wait for its reply.
+
+        Raises:
+            WorkerDied: the process ended instead of answering.
+            WorkerSilent: it did not answer in time.
+        """
+        self.wait_until_ready()
+        return self._exchange(message, payload, fd, deadline_s)
+
+    def _exchange(
+        self, message: dict[str, Any], payload: bytes, fd: int | None, deadline_s: float
+    ) -> dict[str, Any]:
+        try:
+            self._socket.settimeout(deadline_s)
+            send_message(self._socket, message, payload, fd)
+            reply, _, _ = receive_message(self._socket)
+        except TimeoutError as error:
+            self.kill()
+            raise WorkerSilent(f"no answer within {deadline_s:.1f} s") from error
+        except (EOFError, OSError) as error:
+            returncode = self._end()
+            last_words = self.last_words()
+            self.kill()
+            raise WorkerDied(returncode, last_words) from error
+        except (
+            BaseException
+        ):  # an interrupt between request and reply: the next reply would answer the wrong question
+            self.kill()
+            raise
+        self.resident_bytes = reply["resident_bytes"]
+        return reply
+
+    def _end(self) -> int:
+        """Return the exit code of a process that has hung up, killing it if it lingers."""
+        try:
+            return self._process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def last_words(self) -> str:
+        """What the process, or a child of it, wrote to stderr since this was last called: the last lines, on
+        one.
+        """
+        if self._stderr < 0:
+            return ""
+        end = os.fstat(self._stderr).st_size
+        start, self._stderr_read = max(self._stderr_read, end - 2000), end
+        text = os.pread(self._stderr, end - start, start).decode(errors="replace")
+        return " | ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())
+
+    def buffers(self, key: str, task: Task, expected: Expected) -> SharedBuffers:
+        """Return the memory that a task shares with this worker, made at first use.
+
+        Raises:
+            WorkerFailed: the worker ended, did not answer or could not map the memory.
+        """
+        if key in self._buffers:
+            self._buffers.move_to_end(key)
+            return self._buffers[key]
+        made = SharedBuffers(expected.inputs, task.input_specs, task.output_specs)
+        while self._buffers and (
+            len(self._buffers) >= BUFFERS_MAX or self.buffer_bytes + made.nbytes > BUFFERS_MAX_BYTES
+        ):
+            old, memory = self._buffers.popitem(last=False)
+            memory.close()
+            self.request({"op": "forget", "key": old})
+        try:
+            reply = self.request({"op": "task", "key": key, "layout": made.layout.to_json()}, fd=made.fd)
+            if "fault" in reply:
+                raise WorkerFailed(f"the worker cannot take the task's memory: {reply['fault']}")
+        except BaseException:
+            made.close()
+            raise
+        self._buffers[key] = made
+        return made
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory shared with the worker."""
+        return sum(buffers.nbytes for buffers in self._buffers.values())
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it holds more memory than its tasks explain (each is there once shared and once
+        private).
+        """
+        return self.resident_bytes > self._started_bytes + 2 * self.buffer_bytes + RESIDENT_SLACK_BYTES
+
+    def kill(self) -> None:
+        """End the process at once; its children go with it. Killing twice does nothing."""
+        if self._alive < 0:
+            return
+        self._process.kill()
+        self._process.wait()
+        self._release()
+
+    def forget(self) -> None:
+        """Let go of a worker that belongs to the process that this one was forked from, without touching
+        it.
+        """
+        self._process.returncode = 0  # not our child: nothing to wait for, nothing to warn about
+        self._release()
+
+    def _release(self) -> None:
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
+            self._socket.close()
+            os.close(self._stderr)
+            self._stderr = -1
+        for buffers in self._buffers.values():
+            buffers.close()
+        self._buffers.clear()
+
+
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+class WorkerPool:
+    """A number of workers to measure on. A context manager; safe between threads; pickles as its settings.
+
+    Processes are started when first needed. A fork of the user's process gets workers of its own.
+    """
+
+    def __init__(self, workers: int = 1, threads: int = 1) -> None:
+        """Set up a pool.
+
+        Args:
+            workers: processes; measuring on more than one at a time suits cores that are otherwise idle.
+            threads: threads that candidates may use. With 1, each worker keeps to a core of its own.
+
+        Raises:
+            InvalidOption: a count is not positive or too large.
+        """
+        if workers < 1:
+            raise InvalidOption(f"a pool needs at least one worker; got {workers}")
+        if not 1 <= threads <= MAX_THREADS:
+            raise InvalidOption(f"threads must be between 1 and {MAX_THREADS}; got {threads}")
+        self.workers, self.threads = workers, threads
+        self._closed = False
+        self._reset()
+        _pools.add(self)
+
+    def _reset(self) -> None:
+        self._free = threading.Condition()
+        self._slots: dict[int, WorkerProcess | None] = dict.fromkeys(range(self.workers))
+        self._leased: set[int] = set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has been called."""
+        return self._closed
+
+    @contextlib.contextmanager
+    def lease(self, recycle_after: int = 500) -> Iterator[WorkerProcess]:
+        """Borrow a worker, waiting for one if all are busy. It is running, and nobody else uses it meanwhile.
+
+        Args:
+            recycle_after: a worker that has run so many artifacts is replaced afterwards.
+
+        Raises:
+            ClosedEnvironment: the pool is closed.
+            UnsupportedTarget: workers cannot be started here.
+        """
+        with self._free:
+            self._refuse_if_closed()
+            while len(self._leased) == self.workers:
+                self._free.wait()
+                self._refuse_if_closed()
+            # Prefer a worker that is already running.
+            slot = max(set(self._slots) - self._leased, key=lambda s: (self._slots[s] is not None, -s))
+            self._leased.add(slot)
+        try:
+            worker = self._running(slot)
+            worker.wait_until_ready()
+            yield worker
+            if worker.artifacts >= recycle_after or worker.has_grown:
+                worker.kill()
+        finally:
+            with self._free:
+                self._leased.discard(slot)
+                self._free.notify()
+
+    def _running(self, slot: int) -> WorkerProcess:
+        worker = self._slots[slot]
+        if worker is None or not worker.usable:
+            if worker is not None:
+                worker.kill()
+            worker = WorkerProcess(slot, self.threads)
+            self._slots[slot] = worker
+        return worker
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise ClosedEnvironment("this worker pool is closed; make a new WorkerPool or target")
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers that are running."""
+        return [worker.pid for worker in self._slots.values() if worker is not None and worker.usable]
+
+    def close(self) -> None:
+        """End all workers, also in the middle of a request. Closing twice does nothing."""
+        self._closed = True
+        for worker in self._slots.values():
+            if worker is not None:
+                worker.kill()
+        with self._free:
+            self._free.notify_all()
+
+    def _forget_workers(self) -> None:
+        for worker in self._slots.values():
+            if worker is not None:
+                worker.forget()
+        self._reset()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[WorkerPool], tuple[int, int]]:
+        return WorkerPool, (self.workers, self.threads)
+
+
+_default_pools: dict[int, WorkerPool] = {}
+_default_lock = threading.Lock()
+
+
+def default_pool(threads: int = 1) -> WorkerPool:
+    """The pool of one worker that everything in this process shares, unless it was given one of its own."""
+    with _default_lock:
+        pool = _default_pools.get(threads)
+        if pool is None or pool.closed:
+            pool = _default_pools[threads] = WorkerPool(workers=1, threads=threads)
+        return pool
+
+
+@atexit.register
+def _close_all_pools() -> None:
+    for pool in list(_pools):
+        pool.close()
+
+
+def _after_fork() -> None:
+    """In a forked child of the user's process: its workers are the parent's, so start afresh."""
+    global _default_lock
+    _default_lock = threading.Lock()
+    for pool in list(_pools):
+        pool._forget_workers()
+
+
+os.register_at_fork(after_in_child=_after_fork)

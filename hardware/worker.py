@@ -1,0 +1,298 @@
+"""The process in which candidates run, and the messages by which it is told what to do.
+
+Started by ``hardware.pool`` with a socket; serves one request at a time: take a task's shared memory, run an
+artifact for the first time in a guarded child, time artifacts, run one once more and hand its outputs back.
+It decides nothing: references and verdicts are in the user's process. It imports neither numpy nor Gymnasium
+nor LLVM (the native code that it needs is sent to it, compiled), so it stays small and quick to start and to
+fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import mmap
+import os
+import resource
+import select
+import signal
+import socket
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from solgym.hardware.guarded_run import GuardedRun, GuardedRunner, address_space_bytes, segment_from
+from solgym.hardware.measurement import Clock, MeasurePolicy
+from solgym.hardware.messages import receive_message, send_message
+from solgym.hardware.object_file import Linked, link
+from solgym.hardware.thread_runtime import LinkedRuntime, ThreadRuntime
+from solgym.hardware.timed_memory import POISON, Arena, TaskMemory
+from solgym.hardware.timing import NativeSampler, NativeTimer, SampleSet, sample_alone, sample_in_turns
+
+__all__ = ["LOADED_MAX", "main"]
+
+LOADED_MAX: Final = 32
+"""Artifacts that stay linked; interleaved timing compares at most so many."""
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A linked artifact."""
+
+    linked: Linked
+    address: int
+    workspace_bytes: int
+    threads: int
+
+
+class Worker:
+    """Serves requests: each is a method, named in the message's ``op``; what it returns is the reply."""
+
+    def __init__(self, core: int | None, cores: set[int], private_fds: tuple[int, ...]) -> None:
+        """Set up.
+
+        Args:
+            core: the core that the process is pinned to, if it is.
+            cores: those that it may use.
+            private_fds: descriptors that processes in which candidates run may not keep.
+        """
+        self._core, self._cores, self._private_fds = core, cores, private_fds
+        self._tasks: dict[str, TaskMemory] = {}
+        self._kernels: OrderedDict[str, _Kernel] = OrderedDict()
+        self._runtimes: dict[int, ThreadRuntime] = {}
+        self._scratch: Arena | None = None
+        self._operations: dict[str, Callable[..., dict[str, Any]]] = {
+            "hello": self.hello,
+            "task": self.task,
+            "forget": self.forget,
+            "check": self.check,
+            "time": self.time,
+            "finish": self.finish,
+        }
+
+    def serve(self, sock: socket.socket) -> None:
+        """Answer requests until the other side is gone."""
+        while True:
+            try:
+                message, payload, fd = receive_message(sock)
+            except (EOFError, ConnectionError):
+                return
+            try:
+                reply = self._operations[message.pop("op")](payload=payload, fd=fd, **message)
+            except Exception as error:
+                reply = {"fault": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+            send_message(sock, reply | {"resident_bytes": _resident_bytes()})
+
+    def hello(self, payload: bytes, fd: int | None, sizes: dict[str, int]) -> dict[str, Any]:
+        """Take the native code that this process needs (the payload: objects of these sizes) and say that it
+        is up.
+        """
+        code, start = {}, 0
+        for name, size in sizes.items():
+            code[name] = payload[start : start + size]
+            start += size
+        self._runtime_code = code.get("runtime")
+        self._sampler = NativeSampler(code["sampler"])
+        in_child = LinkedRuntime(self._runtime_code) if self._runtime_code else None
+        self._runner = GuardedRunner(code["guard"], self._cores, self._private_fds, in_child)
+        gc.collect()
+        gc.freeze()  # collections then leave alone what forked children share
+        return {"core": self._core}
+
+    def task(self, payload: bytes, fd: int, key: str, layout: dict[str, Any]) -> dict[str, Any]:
+        """Take the shared memory of a task."""
+        self._tasks[key] = TaskMemory(fd, layout)
+        return {}
+
+    def forget(self, payload: bytes, fd: int | None, key: str) -> dict[str, Any]:
+        """Drop a task."""
+        self._tasks.pop(key).close()
+        return {}
+
+    def check(
+        self,
+        payload: bytes,
+        fd: int | None,
+        key: str,
+        digest: str,
+        entry: str,
+        threads: int,
+        workspace_bytes: int,
+        workspace: dict[str, Any] | None,
+        timeout_s: float,
+        spare_bytes: int,
+    ) -> dict[str, Any]:
+        """Link an artifact (the payload) and run it once in a guarded child."""
+        task = self._tasks[key]
+        try:
+            kernel = self._load(digest, payload, entry, workspace_bytes, threads)
+        except (RuntimeError, OSError) as error:
+            return asdict(GuardedRun("unlinkable", 0, 0.0, str(error)))
+        run = self._runner.run(
+            kernel.address,
+            task.arrays,
+            segment_from(workspace) if workspace else None,
+            task.fd,
+            threads=threads,
+            timeout_s=timeout_s,
+            spare_bytes=spare_bytes,
+        )
+        return asdict(run)
+
+    def _load(self, digest: str, code: bytes, entry: str, workspace_bytes: int, threads: int) -> _Kernel:
+        if (old := self._kernels.pop(digest, None)) is not None:
+            old.linked.close()
+        while len(self._kernels) >= LOADED_MAX:
+            self._kernels.popitem(last=False)[1].linked.close()
+        linked = link(code, (entry,))
+        kernel = _Kernel(linked, linked.addresses[entry], workspace_bytes, threads)
+        self._kernels[digest] = kernel
+        return kernel
+
+    def time(
+        self,
+        payload: bytes,
+        fd: int | None,
+        key: str,
+        digests: list[str],
+        policy: dict[str, Any],
+        spare_bytes: int,
+    ) -> dict[str, Any]:
+        """Time one artifact, or several in turns; all of them have passed their check."""
+        task, rules = self._tasks[key], MeasurePolicy(**policy)
+        kernels = [self._kernels[digest] for digest in digests]
+        # The kernels share one scratch memory, which must not move once a timer has its address.
+        self._workspace(max(kernel.workspace_bytes for kernel in kernels))
+        timers = [self._timer(task, kernel, rules) for kernel in kernels]
+        task.poison_outputs()
+        with _memory_cap(spare_bytes):
+            if len(timers) == 1:
+                sets = [sample_alone(timers[0], rules, task.poison_outputs)]
+            else:
+                sets = sample_in_turns(timers, rules, task.poison_outputs)
+        return {"timings": [_timing(samples) for samples in sets]}
+
+    def finish(
+        self, payload: bytes, fd: int | None, key: str, digest: str, policy: dict[str, Any], spare_bytes: int
+    ) -> dict[str, Any]:
+        """Run a timed artifact once more on poisoned outputs, exactly as it was timed, and hand its outputs
+        back.
+        """
+        task = self._tasks[key]
+        timer = self._timer(task, self._kernels[digest], MeasurePolicy(**policy))
+        task.poison_outputs()
+        with _memory_cap(spare_bytes):
+            sample = timer.sample(1, 1)[0]
+        task.hand_back_outputs()
+        return {"seconds": sample.seconds, "changed_input": task.changed_input()}
+
+    def _timer(self, task: TaskMemory, kernel: _Kernel, policy: MeasurePolicy) -> NativeTimer:
+        clock: Clock = "thread_cpu" if kernel.threads == 1 else "wall"
+        runtime = 0
+        if kernel.threads > 1:
+            if kernel.threads not in self._runtimes:
+                self._runtimes[kernel.threads] = ThreadRuntime(kernel.threads, self._runtime_code)
+            runtime = self._runtimes[kernel.threads].pointer
+        pointers, workspace = task.pointers(), self._workspace(kernel.workspace_bytes)
+        flushed = []
+        if policy.flush_cache:
+            flushed = [*task.regions(), *([(workspace, kernel.workspace_bytes)] if workspace else [])]
+        return NativeTimer(self._sampler, kernel.address, pointers, workspace, runtime, clock, flushed)
+
+    def _workspace(self, nbytes: int) -> int:
+        if not nbytes:
+            return 0
+        if self._scratch is None or self._scratch.nbytes < nbytes:
+            self._scratch = Arena(nbytes)
+        ctypes.memset(self._scratch.address, POISON, nbytes)
+        return self._scratch.address
+
+
+def _timing(samples: SampleSet) -> dict[str, Any]:
+    return {
+        "samples_s": samples.usable(),
+        "warmup": samples.warmup,
+        "discarded": samples.discarded,
+        "clock": samples.clock,
+        "too_disturbed": samples.clock == "wall" and samples.too_disturbed,
+    }
+
+
+@contextlib.contextmanager
+def _memory_cap(spare_bytes: int) -> Iterator[None]:
+    """Let the address space grow by no more than ``spare_bytes`` meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = address_space_bytes() + spare_bytes
+    resource.setrlimit(
+        resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
+    )
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
+def _die_with(alive: int) -> None:
+    """Arrange that this process is ended when the other end of the pipe ``alive`` is closed, whatever it is
+    doing.
+
+    PR_SET_PDEATHSIG would not do: it fires when the *thread* that started the worker ends, and a read only
+    notices once the candidate has returned. A pipe that signals its owner on hang-up has neither problem.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
+    fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(alive, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    poller = select.poll()
+    poller.register(alive, 0)
+    if poller.poll(0):
+        os._exit(0)
+
+
+def _claim_core(cores: list[int]) -> tuple[int | None, socket.socket | None]:
+    """Pin this process to the first of ``cores`` that no other worker on this machine has, if there is one.
+
+    A core is claimed by an abstract socket's name, which the system frees however the process ends. When all
+    are taken the scheduler knows better than we do, and the process stays unpinned.
+    """
+    for core in cores:
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0solgym-core-{core}")
+            os.sched_setaffinity(0, {core})
+        except OSError:
+            claim.close()
+            continue
+        return core, claim
+    return None, None
+
+
+def main(socket_fd: int, alive_fd: int, own_core_among: list[int]) -> None:
+    """Serve a pool until it closes the socket.
+
+    Args:
+        socket_fd: a connected stream socket, for requests and replies.
+        alive_fd: a pipe whose other end is closed when the pool's process ends.
+        own_core_among: cores of which to claim one; none, to stay unpinned.
+    """
+    _die_with(alive_fd)
+    # Ctrl-C is for the user's process, which then closes the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")  # if memory runs out, the candidate goes before the user's process
+    cores = os.sched_getaffinity(0)
+    # The claim lives as long as this variable, that is, as long as the process.
+    core, claim = _claim_core(own_core_among)
+    with socket.socket(fileno=socket_fd) as sock:
+        Worker(core, cores, (socket_fd, alive_fd)).serve(sock)
+    del claim

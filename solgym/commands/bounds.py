@@ -1,0 +1,45 @@
+"""``solgym bounds``: the speed of light of a task, explained and drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = ["bounds"]
+
+
+def bounds(
+    task: Annotated[str, typer.Argument(help="A task id such as gemm/f32/m512n512k512.", metavar="TASK")],
+    threads: Annotated[int, typer.Option(min=1, help="Threads that a kernel may use.")] = 1,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="A published profile's name or a profile file; this machine's if left out."),
+    ] = None,
+    flushed: Annotated[bool, typer.Option("--flushed", help="Caches are flushed before each call.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw a roofline into this PNG file.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Print the least time in which a task can be done, and why."""
+    from solgym.commands.profiles import chosen_profile
+    from solgym.envs.kernel_dsl.kernels.task import parse_task
+    from solgym.errors import InvalidOption
+    from solgym.hardware.roofline import draw_roofline
+    from solgym.hardware.speed_of_light import speed_of_light
+
+    console = Console()
+    parsed = parse_task(task)
+    used = chosen_profile(profile, console)
+    bound = speed_of_light(parsed.work, used, threads, flushed)
+    console.print(f"[bold]{parsed.id}[/]", highlight=False)
+    console.print(bound.explain(), highlight=False, markup=False, soft_wrap=True)
+    if plot is not None:
+        point = (parsed.id, bound.arithmetic_intensity, bound.work.flops / bound.time_s)
+        try:
+            draw_roofline(used, [point], threads=threads, path=plot)
+        except OSError as error:
+            raise InvalidOption(f"cannot write {plot}: {error.strerror}; give another file") from error
+        console.print(f"roofline drawn in {plot}", highlight=False, soft_wrap=True)

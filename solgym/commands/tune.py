@@ -1,0 +1,107 @@
+"""``solgym tune``: search for a fast schedule and leave a record, a table, pictures and code behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+__all__ = ["tune"]
+
+DEFAULT_MEASUREMENTS = 200
+NOTHING_FOUND = 1
+
+
+def tune(
+    env: Annotated[str, typer.Argument(help="An environment id such as KernelDSL-GEMM-v0.", metavar="ENV")],
+    tuner: Annotated[str, typer.Option(help="The search method.")] = "random",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="Search schedule knobs, or episodes of primitive actions.", metavar="knobs|primitive"
+        ),
+    ] = "knobs",
+    budget: Annotated[
+        int | None, typer.Option(help="How many candidates to try (200 if --seconds is left out too).")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long to try candidates.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results; runs/... if left out.", metavar="DIR")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="A task id; the environment's default if left out.", metavar="ID")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Threads that candidates run on.")] = 1,
+) -> None:
+    """Search for a fast schedule. The same command again continues an interrupted run."""
+    from solgym.baselines.budget import Budget
+    from solgym.baselines.console import ConsoleListener
+    from solgym.baselines.peer_timing import time_numpy
+    from solgym.baselines.report import comparison, comparison_table, write_report
+    from solgym.baselines.runner import make_env
+    from solgym.baselines.runner import tune as run
+    from solgym.baselines.tuner import check_tuner
+    from solgym.commands.profiles import calibrated_profile
+    from solgym.hardware.target import cpu_spec
+
+    console = Console()
+    if budget is None and seconds is None:
+        budget = DEFAULT_MEASUREMENTS
+    limits = Budget(budget, seconds)
+    folder = out if out is not None else _default_folder(env, task, tuner, mode, seed, threads)
+    # Mistakes show before the machine is calibrated, which takes a while.
+    check_tuner(tuner, seed)
+    make_env(env, task=task, threads=threads, mode=_mode(mode)).close()
+    calibrated_profile(console)
+    try:
+        with ConsoleListener(console) as listener:
+            result = run(
+                env,
+                budget=limits,
+                out=folder,
+                tuner=tuner,
+                mode=_mode(mode),
+                seed=seed,
+                task=task,
+                threads=threads,
+                listener=listener,
+            )
+            listener.stage("timing numpy")
+            peer = time_numpy(result.task, threads, seed)
+            peers = [] if peer is None else [peer]
+            listener.stage("drawing")
+            files = write_report(result, peers, cpu_spec(threads))
+    except KeyboardInterrupt:
+        console.print(
+            f"interrupted; everything up to here is in {folder}: repeat the command to go on", highlight=False
+        )
+        raise
+    console.print(comparison_table(result, comparison(result, peers)))
+    if result.best is None:
+        console.print(f"None of {len(result.trials)} candidates is correct and stable: try a larger budget.")
+        raise typer.Exit(NOTHING_FOUND)
+    if result.tied_with:
+        console.print(
+            f"Finalists that cannot be told apart from the best: {result.tied_with}.", highlight=False
+        )
+    console.print()
+    for name, path in files.items():
+        console.print(f"{name:<10} {path}", highlight=False, soft_wrap=True)
+
+
+def _mode(text: str) -> Literal["knobs", "primitive"]:
+    from solgym.errors import InvalidOption
+
+    if text == "knobs":
+        return "knobs"
+    if text == "primitive":
+        return "primitive"
+    raise InvalidOption(f"there is no mode {text!r}; choose knobs or primitive")
+
+
+def _default_folder(env: str, task: str | None, tuner: str, mode: str, seed: int, threads: int) -> Path:
+    parts = [tuner, mode, f"seed{seed}", *([f"{threads}threads"] if threads > 1 else [])]
+    return Path("runs", env if task is None else task.replace("/", "-"), "-".join(parts))

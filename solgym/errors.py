@@ -1,0 +1,47 @@
+"""The errors that SOLGym raises for misuse.
+
+A candidate that fails to compile, crashes or computes something wrong is never an error here: that is
+a ``Measurement`` with a status. These classes are for callers who asked for something that cannot be.
+"""
+
+from __future__ import annotations
+
+
+class SolgymError(Exception):
+    """Base class of every error that SOLGym raises on purpose."""
+
+
+class UnknownTask(SolgymError, ValueError):
+    """Raised when a task id, kernel name or shape does not exist; the message lists what does."""
+
+
+class InvalidAction(SolgymError, ValueError):
+    """Raised when an action lies outside the action space."""
+
+
+class ClosedEnvironment(SolgymError, RuntimeError):
+    """Raised when an environment or worker pool is used after ``close()``."""
+
+
+class InvalidOption(SolgymError, ValueError):
+    """Raised when an argument or reset option has a value that is not allowed."""
+
+
+class InvalidProfile(SolgymError, ValueError):
+    """Raised when a hardware profile cannot be read or contradicts itself."""
+
+
+class InvalidSchedule(SolgymError, ValueError):
+    """Raised when a file or object does not have the form of a schedule."""
+
+
+class InvalidTrace(SolgymError, ValueError):
+    """Raised when a trace file is damaged or belongs to another run."""
+
+
+class IllegalSchedule(SolgymError):
+    """Raised by a schedule primitive that refuses, with its reason; environments turn it into a mask."""
+
+
+class UnsupportedTarget(SolgymError, RuntimeError):
+    """Raised when a target does not exist on this machine or lacks what a request needs."""

@@ -1,0 +1,38 @@
+from collections import Counter
+from io import StringIO
+
+from rich.console import Console
+
+from solgym.baselines.budget import Budget
+from solgym.baselines.console import ConsoleListener, standing
+from solgym.baselines.search import Progress
+from solgym.hardware.measurement import Status
+from tests.baselines.fakes import record
+
+
+def test_the_standing_says_how_far_how_fast_and_what_failed():
+    statuses = Counter({Status.OK: 8, Status.CRASHED: 1, Status.ILLEGAL: 3})
+    line = standing(Progress(12, 3.0, Budget(50), record(0, 1e-2), statuses), baseline_s=1e-1, sol_s=1e-3)
+    for part in ("12/50", "best 10.0 ms", "gap closed 0.500", "8 ok", "3 illegal", "1 crashed"):
+        assert part in line
+
+
+def test_before_the_first_correct_candidate_the_standing_says_so():
+    line = standing(Progress(1, 3.0, Budget(seconds=60), None, Counter({Status.ILLEGAL: 1})), 1e-1, 1e-3)
+    assert "no correct candidate yet" in line
+    assert "1 tried, 3 s" in line
+
+
+def test_where_there_is_no_terminal_each_tenth_is_a_line():
+    output = StringIO()
+    with ConsoleListener(Console(file=output, width=120)) as listener:
+        listener.stage("measuring the baseline")
+        listener.scale("gemm/f32/m8n8k8", 1e-1, 1e-3)
+        for trials in range(1, 101):
+            listener.progress(
+                Progress(trials, 0.0, Budget(100), record(0, 1e-2), Counter({Status.OK: trials}))
+            )
+        listener.notice("something to know")
+    lines = output.getvalue().splitlines()
+    assert len(lines) == 1 + 1 + 10 + 1
+    assert lines[-1] == "note: something to know"

@@ -1,0 +1,69 @@
+import os
+
+import numpy as np
+import pytest
+
+from solgym.baselines.peer_timing import time_call, time_numpy
+from solgym.baselines.peers import NUMPY_PEERS
+from solgym.baselines.peers_torch import TORCH_PEERS
+from solgym.envs.kernel_dsl.kernels import KERNELS
+from solgym.envs.kernel_dsl.kernels.task import parse_task
+from solgym.hardware.measurement import MeasurePolicy, Status
+
+# Ragged and small; stencils with 9 points, as those have all the terms.
+SHAPES = {
+    "gemm": "m17n23k9",
+    "batched_gemm": "b3m7n11k5",
+    "gemv": "m19n31",
+    "gemm_bias_gelu": "m17n23k9",
+    "mlp": "batch5in7hidden11out3",
+    "conv2d": "n2h6w9ci5co7r3s5",
+    "depthwise_conv2d": "n2h6w9c7r3s5",
+    "stencil2d": "points9h7w11",
+    "stencil3d": "d5h7w9",
+    "reduction": "rows7cols13",
+    "softmax": "rows7cols13",
+    "layernorm": "rows7cols13",
+    "attention": "seq13dim5",
+    "transpose": "rows7cols13",
+    "elementwise": "rows7cols13",
+}
+
+
+def test_every_kernel_has_peers_and_a_shape_here():
+    assert set(NUMPY_PEERS) == set(TORCH_PEERS) == set(KERNELS) == set(SHAPES)
+
+
+@pytest.mark.parametrize("kernel", SHAPES)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_peer_computes_what_the_kernel_means_and_leaves_its_inputs_alone(kernel, library):
+    if library == "torch":
+        pytest.importorskip("torch")
+    peers = NUMPY_PEERS if library == "numpy" else TORCH_PEERS
+    task = parse_task(f"{kernel}/f32/{SHAPES[kernel]}")
+    inputs = task.make_inputs(0)
+    kept = [array.copy() for array in inputs]
+    (expected,) = task.reference(inputs)
+    call = peers[kernel](task.extents, inputs)
+    for _ in range(2):  # reused temporaries must not matter
+        result = np.asarray(call())
+        assert result.shape == expected.shape
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+    for array, before in zip(inputs, kept, strict=True):
+        np.testing.assert_array_equal(array, before)
+
+
+def test_timing_a_call_gives_a_measurement_like_any_other():
+    result = time_call(lambda: np.arange(1000), MeasurePolicy(max_seconds=0.05))
+    assert result.status in (Status.OK, Status.UNSTABLE)
+    assert result.ci_low_s <= result.time_s <= result.ci_high_s
+    assert len(result.samples_s) >= 3
+
+
+def test_numpy_is_timed_without_what_forces_it_to_an_older_core(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    peer = time_numpy(parse_task("gemm/f32/m32n32k32"))
+    assert peer is not None
+    assert peer.label.startswith("numpy ")
+    assert os.environ["OPENBLAS_CORETYPE"] == "Haswell"
