@@ -253,8 +253,8 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self._input_seed = int(self.np_random.integers(1 << 31))
         self._task = self._make_task(chosen.task or self.tasks[drawn])
         baseline = self._baseline_of_task()
-        self._state = self._untouched()
-        self._last = self._current = baseline.measurement
+        self._state = self._measured = self._untouched()
+        self._last = baseline.measurement
         self._timing = self._start = Timing(baseline.time_s, baseline.time_s, self.bound)
         self._steps, self._running = 0, True
         self._attempts.clear()
@@ -279,29 +279,31 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         move = self._move(self._state, action)
         before, penalty = self._timing, 0.0
         status, error, attempt_s = Status.OK, "", None
+        self._steps += 1
+        ends = move.finishes or self._steps >= self.max_steps
         if move.state is None:
             status = Status.ILLEGAL
             error, penalty = move.illegal_because, self.failure_penalty
             self._last = Measurement.failed(Status.ILLEGAL, move.illegal_because)
             self._note(self._label(action), self._last)
-        elif move.state.candidate == self._state.candidate:
-            self._state = move.state
         else:
-            self._last = self.evaluate(move.state.candidate)
+            self._enter(move.state)
+        if self._is_pending and (ends or self.reward_at == "step"):
+            self._last = self.evaluate(self._state.candidate)
             self._note(self._label(action), self._last)
             attempt_s = self._last.time_s
             if self._last.ok and self._last.time_s is not None:
-                self._adopt(move.state, self._last)
+                self._adopt(self._state, self._last)
             else:
+                self._state = self._measured
                 status, error = (
                     self._last.status,
                     self._last.error or f"the measurement is {self._last.status}",
                 )
                 penalty = self.failure_penalty
-        self._steps += 1
         reached = sol_fraction(self._timing.time_s, self.bound.time_s) >= self.stop_at
         # An episode of a single step is complete after it, not cut off.
-        terminated = move.finishes or reached or self.max_steps == 1
+        terminated = move.finishes or self.max_steps == 1 or (reached and not self._is_pending)
         truncated = not terminated and self._steps >= self.max_steps
         self._running = not (terminated or truncated)
         reward = penalty + self._earned(before, failed=status is not Status.OK)
@@ -371,9 +373,20 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self._start = self._timing
         return ""
 
+    @property
+    def _is_pending(self) -> bool:
+        """Whether the state in force has not been measured, which ``reward_at="end"`` puts off."""
+        return bool(self._state.candidate != self._measured.candidate)
+
+    def _enter(self, state: StateT) -> None:
+        """Move to a state; it counts as measured if its candidate is the one that was measured last."""
+        self._state = state
+        if not self._is_pending:
+            self._measured = state
+
     def _adopt(self, state: StateT, measurement: Measurement) -> None:
         assert measurement.time_s is not None
-        self._state, self._current = state, measurement
+        self._state = self._measured = state
         self._timing = Timing(measurement.time_s, self._timing.baseline_s, self._timing.bound)
 
     def _earned(self, before: Timing, failed: bool) -> float:

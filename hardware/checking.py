@@ -5,7 +5,8 @@ where it is further from the reference than ``relative_tolerance * (|reference| 
 mean of |reference| over that output. The first term is ordinary relative error; the second lets sums that
 nearly cancel be as inexact as their terms were. At the largest element of any output that is not all zeros,
 |reference| >= scale, so zeros miss it by at least ``1 / (2 * relative_tolerance)`` times what is allowed;
-constants and copies of inputs fail likewise wherever they are further off than that.
+constants and copies of inputs fail likewise wherever they are further off than that. Where an output has so
+few elements that all of them may nearly cancel at once, references of further inputs go into the mean.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ POISON_BYTE: Final = 0xFF
 SMALLEST_F32: Final = float(np.finfo(np.float32).tiny)
 SMALLEST_F64: Final = float(np.finfo(np.float64).tiny)
 
+FEW_ELEMENTS: Final = 64
+"""Outputs with fewer elements take their scale from ``FURTHER_INPUTS`` more draws of the inputs as well."""
+
+FURTHER_INPUTS: Final = 16
+
 _BLOCK: Final = 1 << 15
 """Elements compared at a time, so that intermediate arrays stay in the L2 cache."""
 
@@ -66,7 +72,12 @@ class ExpectedOutput:
     """The reference of one output, prepared so that comparing with it is cheap."""
 
     def __init__(
-        self, name: str, reference: NDArray[np.float64], dtype: np.dtype[np.generic], tolerance: float
+        self,
+        name: str,
+        reference: NDArray[np.float64],
+        dtype: np.dtype[np.generic],
+        tolerance: float,
+        least_scale: float = 0.0,
     ) -> None:
         """Prepare a reference.
 
@@ -75,6 +86,7 @@ class ExpectedOutput:
             reference: float64 values, in the output's shape.
             dtype: the output's own dtype.
             tolerance: allowed error relative to |reference| + scale.
+            least_scale: the scale, where the mean of |reference| is smaller.
         """
         self.name = name
         self.shape = reference.shape
@@ -83,7 +95,7 @@ class ExpectedOutput:
         finite = np.isfinite(self.reference)
         self.all_finite = bool(finite.all())
         magnitudes = np.abs(self.reference) if self.all_finite else np.abs(self.reference[finite])
-        self.scale = float(magnitudes.mean()) if magnitudes.size else 0.0
+        self.scale = max(float(magnitudes.mean()) if magnitudes.size else 0.0, least_scale)
         self._rounded: Array = self.reference.astype(dtype)
         # An output of zeros has scale 0; the floor keeps the reciprocal finite and allows no visible error.
         floor = 4 * (SMALLEST_F64 if dtype == np.float64 else SMALLEST_F32)
@@ -177,14 +189,16 @@ class Expected:
         for array in inputs:
             array.flags.writeable = False
         references = task.reference(inputs)
+        scales = _usual_scales(task, seed)
         outputs = tuple(
             ExpectedOutput(
                 spec.name,
                 np.asarray(reference).reshape(spec.shape),
                 NUMPY_DTYPES[spec.dtype],
                 task.relative_tolerance,
+                scale,
             )
-            for spec, reference in zip(task.output_specs, references, strict=True)
+            for spec, reference, scale in zip(task.output_specs, references, scales, strict=True)
         )
         return cls(inputs, outputs)
 
@@ -192,6 +206,17 @@ class Expected:
     def nbytes(self) -> int:
         """Memory that it takes."""
         return sum(array.nbytes for array in self.inputs) + sum(output.nbytes for output in self.outputs)
+
+
+def _usual_scales(task: Task, seed: int) -> list[float]:
+    """Per output, the mean of |reference| over further inputs if it has few elements, else 0."""
+    if all(np.prod(spec.shape) >= FEW_ELEMENTS for spec in task.output_specs):
+        return [0.0] * len(task.output_specs)
+    draws = [task.reference(task.make_inputs(seed + 1 + n)) for n in range(FURTHER_INPUTS)]
+    means = [
+        float(np.mean([np.abs(draw[i]).mean() for draw in draws])) for i in range(len(task.output_specs))
+    ]
+    return [mean if np.isfinite(mean) else 0.0 for mean in means]
 
 
 def compare(outputs: Sequence[Array], expected: Expected) -> Verdict:

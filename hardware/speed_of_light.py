@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from itertools import combinations
 
-from solgym.errors import InvalidOption
+from solgym.errors import InvalidOption, InvalidProfile
 from solgym.hardware.profile import HardwareProfile, Streams
 from solgym.hardware.task import Work
 
@@ -217,8 +217,14 @@ def speed_of_light(
 
     Raises:
         InvalidOption: the profile has no peak for the dtype and unit, or ``threads`` < 1.
+        InvalidProfile: no figure of the profile limits this work, so there is no bound.
     """
     bound = _bound(work, profile, threads, flushed, unit)
+    if bound.time_s <= 0:
+        raise InvalidProfile(
+            f"profile {profile.name!r} sets no bound here: the work has no flops, and there is no bandwidth for "
+            f"{bound.level}, where its {work.working_set_bytes:,} bytes stay; choose a larger task or flushed caches"
+        )
     if threads > 1:
         alone = _bound(work, profile, 1, flushed, unit)
         if alone.time_s < bound.time_s:

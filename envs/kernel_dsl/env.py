@@ -100,7 +100,8 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
     `log_speedup`, `relative` and `sol_weighted` are described in `docs/environments.md`.
 
     An illegal action or a candidate that fails costs `failure_penalty` and leaves the schedule as it was.
-    With `reward_at="end"` the change over the whole episode is paid in its last step.
+    With `reward_at="end"` only the last schedule is measured, and the change over the whole episode is paid
+    in the last step; steps before it cost no time on the hardware and find no failures but illegal actions.
 
     ## Starting State
 
@@ -275,7 +276,10 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
         if self.action_mode == "knobs":
             settings = zip(self.knobs.knobs.items(), action, strict=True)
             return ", ".join(f"{name}={choices[k]}" for (name, choices), k in settings if k < len(choices))
-        return self.action_meanings()[int(action)]
+        chosen = self.table.actions[int(action)]
+        if chosen.kind == "pattern" and chosen.slot is not None and chosen.slot < len(self.patterns):
+            return self.patterns[chosen.slot].label
+        return str(chosen)
 
     # ------------------------------------------------------------------ observations
 

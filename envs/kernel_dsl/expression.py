@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from solgym.hardware.task import DType
 
@@ -277,6 +278,20 @@ class Stage:
     def all_axes(self) -> tuple[Axis, ...]:
         """Spatial axes, then reduction axes."""
         return self.axes + self.reduction_axes
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """The distinct loads of the expression, left to right."""
+        return tuple(dict.fromkeys(self.expr.loads()))
+
+    def loads_of(self, tensor: str) -> tuple[Load, ...]:
+        """The distinct loads of one tensor."""
+        return tuple(load for load in self.loads if load.tensor == tensor)
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that the stage reads, in order of their first load."""
+        return tuple(dict.fromkeys(load.tensor for load in self.loads))
 
     def __str__(self) -> str:
         target = f"{self.name}[{', '.join(a.name for a in self.axes)}]"

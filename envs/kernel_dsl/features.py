@@ -290,7 +290,7 @@ def _loop(nest: ProgramNest, stage: StageNest, loop: Loop) -> list[float]:
 
 def _tensor(nest: ProgramNest, stage: StageNest, tensor: str) -> list[float]:
     producer = nest.by_name.get(tensor)
-    loads = [load for load in stage.stage.expr.loads() if load.tensor == tensor]
+    loads = stage.stage.loads_of(tensor)
     axis = stage.loops[-1].axis
     moving = [[index.coefficient(axis) for index in load.index] for load in loads]
     strided = any(any(steps[:-1]) or steps[-1] > 1 for steps in moving)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from solgym.envs.kernel_dsl.emission import FunctionWriter, Linear, Symbol, Value
 from solgym.envs.kernel_dsl.expression import Affine, Load
-from solgym.envs.kernel_dsl.nest import Loop, ProgramNest, StageNest, loads_of
+from solgym.envs.kernel_dsl.nest import Loop, ProgramNest, StageNest
 from solgym.envs.kernel_dsl.regions import Buffer
 from solgym.envs.kernel_dsl.rules import transpose_loop
 
@@ -403,7 +403,7 @@ class LoadWriter:
         """Touch the cache lines that the body of ``loop`` reads of a tensor ``distance`` trips later."""
         w = self.writer
         starts: dict[tuple[tuple[Symbol, int], ...], set[int]] = {}
-        for load in loads_of(nest, tensor):
+        for load in nest.stage.loads_of(tensor):
             ahead = point.advanced(loop.axis, Linear((), distance * loop.stride), point.rem[loop.axis])
             start = self._offset(tensor, [ahead.index(index) for index in load.index])
             offsets = {start.constant}

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
-from solgym.envs.kernel_dsl.expression import Axis, Computation, Load, Stage
+from solgym.envs.kernel_dsl.expression import Axis, Computation, Stage
 
 __all__ = [
     "Attachment", "Layout", "Loop", "LoopKind", "LoopPart", "Prefetch", "ProgramNest", "Scope", "StageNest",
-    "loads_of",
 ]  # fmt: skip
 
 Layout = tuple[tuple[int, int], ...]
@@ -223,7 +222,7 @@ class ProgramNest:
         """Names of the stages that read each tensor, in order."""
         readers: dict[str, list[str]] = {}
         for nest in self.stages:
-            for tensor in dict.fromkeys(load.tensor for load in nest.stage.expr.loads()):
+            for tensor in nest.stage.reads:
                 readers.setdefault(tensor, []).append(nest.name)
         return {tensor: tuple(names) for tensor, names in readers.items()}
 
@@ -255,8 +254,3 @@ class ProgramNest:
         from solgym.envs.kernel_dsl.pseudocode import pseudocode  # it needs this module
 
         return pseudocode(self)
-
-
-def loads_of(nest: StageNest, tensor: str) -> tuple[Load, ...]:
-    """The distinct loads of ``tensor`` in a stage."""
-    return tuple(dict.fromkeys(load for load in nest.stage.expr.loads() if load.tensor == tensor))

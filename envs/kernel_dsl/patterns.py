@@ -123,8 +123,8 @@ def contraction(
 
     The register tile has ``tile_rows`` rows of ``tile_vectors`` vectors of ``lanes`` columns. Around it run
     the reduction, then tiles along the other axis than ``order`` names, then tiles along ``order``; then
-    cache blocks of ``block_rows``, of ``block_reduction`` (of the last reduction axis) and of ``block_columns``; 0
-    leaves a level out. With threads, the outermost loop is shared out.
+    cache blocks of ``block_rows``, of ``block_reduction`` (of the last reduction axis) and of
+    ``block_columns``; 0 leaves a level out. With threads, the outermost loop is shared out.
 
     Raises:
         IllegalSchedule: the register tile needs too many accumulators.

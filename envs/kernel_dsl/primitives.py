@@ -22,7 +22,6 @@ from solgym.envs.kernel_dsl.nest import (
     ProgramNest,
     Scope,
     StageNest,
-    loads_of,
 )
 from solgym.envs.kernel_dsl.packing import copy_stage, fresh_name, lowest_indices, redirect
 from solgym.envs.kernel_dsl.rules import (
@@ -352,7 +351,7 @@ def cache_read(
         raise IllegalSchedule(
             f"this target has no {scope} buffers; it has {', '.join(sorted(limits.scopes))}"
         )
-    loads = loads_of(nest, tensor)
+    loads = nest.stage.loads_of(tensor)
     if not loads:
         raise IllegalSchedule(f"stage {stage} does not read '{tensor}'")
     if len(loads) > 1 and loop is not None and any(len(i.terms) > 1 for load in loads for i in load.index):
@@ -397,7 +396,7 @@ def prefetch(
         raise IllegalSchedule(f"loop {target} is fused; prefetch in a plain loop")
     if not 1 <= distance <= 64:
         raise IllegalSchedule(f"a distance of {distance} trips is not possible; expected 1 to 64")
-    loads = loads_of(nest, tensor)
+    loads = nest.stage.loads_of(tensor)
     if not loads:
         raise IllegalSchedule(f"stage {stage} does not read '{tensor}'")
     if any(p.tensor == tensor for p in nest.prefetches):
@@ -419,7 +418,7 @@ def transpose(program: ProgramNest, limits: Limits, stage: str, tensor: str) -> 
     Needs a vector loop across the tensor's rows and an unrolled loop of as many trips along them.
     """
     nest = find_stage(program, stage)
-    loads = loads_of(nest, tensor)
+    loads = nest.stage.loads_of(tensor)
     if not loads:
         raise IllegalSchedule(f"stage {stage} does not read '{tensor}'")
     if tensor in nest.transposed:

@@ -59,7 +59,7 @@ def random_step(nest: ProgramNest, rng: np.random.Generator) -> Step:
     loops = [loop.name for loop in stage.loops]
     loop = str(rng.choice(loops))
     step: dict[str, object] = {"op": op, "stage": stage.name}
-    tensors = sorted({load.tensor for load in stage.stage.expr.loads()})
+    tensors = sorted(stage.stage.reads)
 
     def tensor() -> str:
         return str(rng.choice(tensors)) if tensors else "none"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from solgym.envs.kernel_dsl.emission import Linear
 from solgym.envs.kernel_dsl.expression import Affine
-from solgym.envs.kernel_dsl.nest import Layout, ProgramNest, StageNest, loads_of
+from solgym.envs.kernel_dsl.nest import Layout, ProgramNest, StageNest
 from solgym.errors import IllegalSchedule
 
 __all__ = ["Buffer", "Range", "axis_ranges", "largest_extents", "region_of"]
@@ -55,7 +55,7 @@ def region_of(
     for reader_name in program.consumers.get(nest.name, ()):
         reader = program.by_name[reader_name]
         axes = axis_ranges(program, reader, host, at_loop)
-        for load in loads_of(reader, nest.name):
+        for load in reader.stage.loads_of(nest.name):
             ranges = [index_range(index, axes) for index in load.index]
             merged = (
                 ranges

@@ -10,7 +10,7 @@ import math
 from typing import Protocol
 
 from solgym.envs.kernel_dsl.expression import Load
-from solgym.envs.kernel_dsl.nest import Loop, LoopKind, ProgramNest, StageNest, loads_of
+from solgym.envs.kernel_dsl.nest import Loop, LoopKind, ProgramNest, StageNest
 from solgym.errors import IllegalSchedule
 
 __all__ = ["ELEMENT_BITS", "Limits", "check_attached", "checked", "find_loop", "find_stage", "transpose_loop"]
@@ -153,7 +153,7 @@ def _check_layouts(program: ProgramNest, nest: StageNest) -> None:
         for dimension, tile in nest.layout:
             if tile > 1:
                 _check_tile(nest, 0, nest.stage.axes[dimension].name, tile, nest.name)
-    for load in nest.stage.expr.loads():
+    for load in nest.stage.loads:
         producer = program.by_name.get(load.tensor)
         if producer is None or producer.layout is None:
             continue
@@ -197,7 +197,7 @@ def _start_step(program: ProgramNest, nest: StageNest, axis: str) -> int:
     step = 0
     for reader_name in program.consumers.get(nest.name, ()):
         reader = program.by_name[reader_name]
-        for load in loads_of(reader, nest.name):
+        for load in reader.stage.loads_of(nest.name):
             index = load.index[dimension]
             step = math.gcd(step, index.constant)
             for term, coefficient in index.terms:
@@ -229,7 +229,7 @@ def check_attached(program: ProgramNest, at: str) -> ProgramNest:
             for reader in program.consumers.get(nest.name, ()):
                 if reader != stage and not _inside(program, program.by_name[reader], stage, depth):
                     raise IllegalSchedule(f"{reader} reads {nest.name} outside loop '{loop}' of {stage}")
-                for load in loads_of(program.by_name[reader], nest.name):
+                for load in program.by_name[reader].stage.loads_of(nest.name):
                     if load.padded:
                         raise IllegalSchedule(f"{reader} pads {nest.name}; compute {nest.name} on its own")
             if order[nest.name] > order[stage]:
@@ -253,7 +253,7 @@ def _check_regions(program: ProgramNest, host: StageNest, loop: str, inner: tupl
     for nest in inner:
         starts = set()
         for reader in program.consumers.get(nest.name, ()):
-            for load in loads_of(program.by_name[reader], nest.name):
+            for load in program.by_name[reader].stage.loads_of(nest.name):
                 starts.add(_region_start(program, program.by_name[reader], load, host, loop))
         if len(starts) > 1:
             raise IllegalSchedule(
@@ -289,14 +289,14 @@ def _axis_starts(
     if not readers:
         return {}
     reader = program.by_name[readers[0]]
-    start = _region_start(program, reader, loads_of(reader, nest.name)[0], host, loop)
+    start = _region_start(program, reader, reader.stage.loads_of(nest.name)[0], host, loop)
     return {axis.name: moves for axis, moves in zip(nest.stage.axes, start, strict=True)}
 
 
 def transpose_loop(program: ProgramNest, nest: StageNest, tensor: str) -> Loop | None:
     """The unrolled loop along the rows of ``tensor`` that makes square blocks with the vector loop."""
     vector = nest.vector_loop
-    loads = loads_of(nest, tensor)
+    loads = nest.stage.loads_of(tensor)
     producer = program.by_name.get(tensor)
     if (
         vector is None

@@ -107,8 +107,8 @@ class Schedule:
             IllegalSchedule: a step is refused, or the code would become too large.
             InvalidSchedule: the task is none of the schedule language, or a step is malformed.
         """
+        from solgym.envs.kernel_dsl.kernels import KernelTask
         from solgym.envs.kernel_dsl.lowering import lower
-        from solgym.envs.kernel_dsl.task import KernelTask
 
         if not isinstance(task, KernelTask):
             raise InvalidSchedule(f"{task.id} is no task of the schedule language")

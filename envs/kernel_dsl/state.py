@@ -65,7 +65,7 @@ class ScheduleState:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The tensors that the stage in focus reads, in order of appearance."""
-        return tuple(dict.fromkeys(load.tensor for load in self.stage.stage.expr.loads()))
+        return self.stage.stage.reads
 
 
 def _largest_stage(nest: ProgramNest) -> str:

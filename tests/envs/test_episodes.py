@@ -70,6 +70,15 @@ def test_returns_telescope_to_the_final_score(reward_at, seed):
         assert rewards[:-1] == [0.0] * 11
 
 
+def test_rewards_at_the_end_measure_only_the_last_schedule():
+    env = make(reward_at="end", max_steps=12)
+    _, infos = run_episode(env, 0)
+    assert env.measurements_used == 1
+    assert [info["measurements_used"] for info in infos] == [0] * 12 + [1]
+    assert all(math.isnan(info["attempt_s"]) for info in infos[1:-1])
+    assert infos[-1]["time_s"] == infos[-1]["attempt_s"]
+
+
 def test_log_speedups_telescope_too():
     rewards, infos = run_episode(make(reward="log_speedup", max_steps=12), 3)
     assert sum(rewards) == pytest.approx(math.log(infos[-1]["speedup"]))

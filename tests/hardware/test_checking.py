@@ -187,3 +187,17 @@ def test_the_cache_keeps_to_its_bytes_and_drops_the_oldest() -> None:
     assert cache.get(AddTask(), 1) is not entries[1]
     small = ReferenceCache(max_bytes=1)
     assert small.get(AddTask(), 0) is small.get(AddTask(), 0)
+
+
+def test_a_single_output_that_nearly_cancels_is_judged_by_its_usual_size() -> None:
+    """A sum of products that happens to be near zero is as inexact as its terms are large."""
+
+    class Cancelling(AddTask):
+        def make_inputs(self, seed: int) -> tuple[Array, ...]:
+            size = 1.0 if seed else 1e-6
+            return (np.array([size], np.float32), np.array([0.0], np.float32))
+
+    expected = Expected.of(Cancelling(1), seed=0)
+    assert expected.outputs[0].scale == pytest.approx(1.0)
+    assert compare((np.array([1e-6 + 0.5e-6], np.float32),), expected).accepted
+    assert not compare((np.array([1e-4], np.float32),), expected).accepted

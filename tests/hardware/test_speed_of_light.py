@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solgym.errors import InvalidOption
+from solgym.errors import InvalidOption, InvalidProfile
 from solgym.hardware.profile import Streams, load_profile
 from solgym.hardware.speed_of_light import (
     gap_closed,
@@ -174,3 +174,9 @@ def test_times_that_cannot_be_are_refused(bad: float) -> None:
     ):
         with pytest.raises(InvalidOption, match="positive, finite"):
             call()
+
+
+def test_a_profile_that_bounds_nothing_is_refused_with_the_reason() -> None:
+    """Moving data that stays in a cache whose bandwidth no datasheet gives."""
+    with pytest.raises(InvalidProfile, match="no bandwidth for"):
+        speed_of_light(Work("f32", 0, 1 << 16, 1 << 16), load_profile("h100-sxm"))

@@ -1,6 +1,6 @@
 """The record that describes one kernel for every shape: expression, reference, inputs, named shapes.
 
-A kernel plus extents plus an element type is a ``KernelTask`` (``kernel_dsl.task``). Adding a kernel means
+A kernel plus extents plus an element type is a ``KernelTask`` (``task``). Adding a kernel means
 writing one ``Kernel`` in one of this package's modules and listing it there; ids, environments, splits and
 tests follow from the table.
 """
