@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.peer_process import PeerProcess, Round
+from benchmarks.placement import only_core, spread_threads
 from benchmarks.scoreboard import SpeedRow
 from solgym.envs.kernel_dsl.experts import expert_schedule
 from solgym.envs.kernel_dsl.kernels.task import parse_task
@@ -116,12 +116,10 @@ class Bench:
         """How candidates and peers are timed in a turn.
 
         The interval is wide because a turn need not be precise by itself, and a busy machine is no error.
-        Several threads get three times as long: the scheduler may take a while to find them a core each.
+        Several threads get twice as long, as samples in which one of them lost its core are thrown away.
         """
-        longer = 1 if threads == 1 else 3
-        return MeasurePolicy(
-            warmup=4, max_seconds=longer * self._round_s, target_ci=0.005, unstable_ci=1e6, timeout_s=60.0
-        )
+        turn_s = self._round_s if threads == 1 else 2 * self._round_s
+        return MeasurePolicy(warmup=4, max_seconds=turn_s, target_ci=0.005, unstable_ci=1e6, timeout_s=60.0)
 
     def _peer(self, library: str, threads: int) -> PeerProcess:
         if (library, threads) not in self._peers:
@@ -147,12 +145,15 @@ class Bench:
             assert measured.min_s is not None
             return Round(measured.time_s, measured.min_s, len(measured.samples_s))
 
-        our_round()  # starts the worker, and brings inputs and reference into being
-        libraries = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is not None]
+        our_round()  # starts the worker and its threads, and brings inputs and reference into being
+        (worker,) = target.pool.pids()
+        if threads > 1:
+            spread_threads(worker)
         runners: dict[str, PeerProcess] = {}
-        for library in libraries:
+        for library in [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is not None]:
             peer = self._peer(library, threads)
-            runners |= dict.fromkeys(peer.prepare(task_id, SEED, self._core(target)), peer)
+            # On one thread, peers run on the worker's core: cores of one machine differ.
+            runners |= dict.fromkeys(peer.prepare(task_id, SEED, only_core(worker)), peer)
         ours: list[Round] = []
         theirs: dict[str, list[Round]] = {name: [] for name in runners}
         for number in range(self.rounds):
@@ -171,12 +172,6 @@ class Bench:
             {name: tuple(rounds) for name, rounds in theirs.items()},
             speed_of_light(task.work, self.profile, threads),
         )
-
-    def _core(self, target: CpuTarget) -> int | None:
-        """The core that the worker keeps to, where peers run as well: cores differ."""
-        (pid,) = target.pool.pids()
-        cores = os.sched_getaffinity(pid)
-        return min(cores) if target.threads == 1 and len(cores) == 1 else None
 
     def close(self) -> None:
         """End all processes."""

@@ -48,11 +48,13 @@ def quick(request: pytest.FixtureRequest) -> bool:
 def profile(request: pytest.FixtureRequest, report: Report) -> HardwareProfile:
     """This machine's calibrated peaks."""
     made = host_profile(refresh=request.config.option.recalibrate)
+    streams = {level.name: level.streams(1, made.cores) for level in made.levels}
+    reading = [
+        f"{name} {stream.read / 1e9:.0f} GB/s" for name, stream in streams.items() if stream is not None
+    ]
     report.profile = (
-        f"{made.name} ({made.kind}), {made.peak_flops('f32') / 1e9:.0f} GFLOP/s f32 on one core; reading, one core: "
-        + ", ".join(
-            f"{level.name} {level.streams(1, made.cores).read / 1e9:.0f} GB/s" for level in made.levels
-        )
+        f"{made.name} ({made.kind}); one core: {made.peak_flops('f32') / 1e9:.0f} GFLOP/s in f32, reading "
+        + ", ".join(reading)
     )
     return made
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.placement import spread_threads
 from solgym.baselines.peer_timing import OPENBLAS_OVERRIDES
 from solgym.hardware.measurement import MeasurePolicy
 
@@ -57,7 +58,7 @@ class PeerProcess:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.library = library
+        self.library, self.threads = library, threads
         self.label: str = self._ask({"op": "hello"})["label"]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +85,10 @@ class PeerProcess:
             seed: of the inputs.
             core: where to run, if only one thread is used; None leaves it to the scheduler.
         """
-        return list(self._ask({"op": "prepare", "task": task_id, "seed": seed, "core": core})["variants"])
+        reply = self._ask({"op": "prepare", "task": task_id, "seed": seed, "core": core})
+        if self.threads > 1:  # by now every thread exists
+            spread_threads(self._process.pid)
+        return list(reply["variants"])
 
     def sample(self, variant: str, policy: MeasurePolicy) -> Round:
         """Time one of those ways once more."""

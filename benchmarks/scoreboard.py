@@ -147,8 +147,11 @@ class Report(BaseModel):
     @property
     def missed(self) -> list[str]:
         """Names of the rows that miss a target."""
-        rows = [*self.speed, *self.quantities]
-        return [row.name for row in rows if row.met is False]
+        return [row.name for row in self._rows if row.met is False]
+
+    @property
+    def _rows(self) -> list[SpeedRow | QuantityRow]:
+        return [*self.speed, *self.quantities]
 
     def write(self, folder: Path) -> Path:
         """Store the report in a file named by its time; a reader never sees half of it."""
@@ -175,7 +178,7 @@ class Report(BaseModel):
             console.print(self._speed_table())
         if self.quantities:
             console.print(self._quantity_table())
-        judged = [row for row in [*self.speed, *self.quantities] if row.met is not None]
+        judged = [row for row in self._rows if row.met is not None]
         met = len(judged) - len(self.missed)
         console.print(
             f"{met} of {len(judged)} targets met"

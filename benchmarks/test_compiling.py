@@ -93,6 +93,7 @@ def test_any_legal_schedule(benchmark: BenchmarkFixture, report: Report, quick: 
             unit="s",
             limit=1,
             detail=f"of {len(made)} random schedules of all kernels, half ragged ({len(made) - len(legal)} "
-            f"refused as too large); median {1e3 * median(m.cpu_s for m in legal):.1f} ms; slowest: {slowest.task}",
+            f"refused as too large); median {1e3 * median(m.cpu_s for m in legal):.1f} ms; "
+            f"slowest: {slowest.task}",
         )
     )

@@ -170,6 +170,7 @@ def test_memory(benchmark: BenchmarkFixture, report: Report, profile: HardwarePr
                 unit="MiB",
                 limit=32,
                 detail=f"resident memory, {first / 2**20:.0f} MiB over the first {window}, "
-                f"{last / 2**20:.0f} MiB over the last; up to 512 artifacts are remembered; {len(seen)} worker processes in turn",
+                f"{last / 2**20:.0f} MiB over the last; up to 512 artifacts are remembered; "
+                f"{len(seen)} worker processes in turn",
             )
         )

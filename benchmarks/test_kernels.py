@@ -25,7 +25,7 @@ STREAMING = {
     "stencil2d": ("stencil2d/f32/points5h1024w1024", "stencil2d/f32/points5h4096w4096"),
 }
 
-Compare = Callable[..., Comparison]
+Compare = Callable[..., list[Comparison]]
 
 
 @pytest.fixture

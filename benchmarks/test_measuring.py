@@ -69,7 +69,7 @@ def test_overhead_of_a_measurement(target: CpuTarget, benchmark: BenchmarkFixtur
             value=1e3 * median(overheads),
             unit="ms",
             limit=3,
-            detail=f"median of {len(overheads)} of one artifact on three arrays of 256 kB, less all its calls",
+            detail=f"median of {len(overheads)} of one artifact on three arrays of 256 kB, less its calls",
         )
     )
 
@@ -82,12 +82,14 @@ def test_a_parallel_region(benchmark: BenchmarkFixture, report: Report) -> None:
             loaded.addresses["regions"]
         )
         benchmark(regions, runtime.pointer, count, 2)
+    assert benchmark.stats is not None
+    stats = benchmark.stats.stats
     report.quantities.append(
         QuantityRow(
             name="parallel region, 2 threads",
-            value=1e6 * benchmark.stats.stats.min / count,
+            value=1e6 * stats.min / count,
             unit="us",
             limit=2,
-            detail=f"{count} empty regions in a row, the fastest of {benchmark.stats.stats.rounds} times",
+            detail=f"{count} empty regions in a row, the fastest of {stats.rounds} times",
         )
     )

@@ -222,8 +222,9 @@ def speed_of_light(
     bound = _bound(work, profile, threads, flushed, unit)
     if bound.time_s <= 0:
         raise InvalidProfile(
-            f"profile {profile.name!r} sets no bound here: the work has no flops, and there is no bandwidth for "
-            f"{bound.level}, where its {work.working_set_bytes:,} bytes stay; choose a larger task or flushed caches"
+            f"profile {profile.name!r} sets no bound here: the work has no flops, and there is no bandwidth "
+            f"for {bound.level}, where its {work.working_set_bytes:,} bytes stay; choose a larger task or "
+            "flushed caches"
         )
     if threads > 1:
         alone = _bound(work, profile, 1, flushed, unit)

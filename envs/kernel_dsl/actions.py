@@ -189,6 +189,7 @@ def _all_actions(loop_kinds: frozenset[str], scopes: frozenset[str]) -> Iterator
     for distance in PREFETCH_DISTANCES:
         yield from (Action("prefetch", slot, distance, tensor) for tensor in tensors for slot in loops)
     yield from (Action("transpose", None, None, tensor) for tensor in tensors)
+    yield from (Action("slide", None, None, tensor) for tensor in tensors)
     yield Action("stream")
     for binding in sorted(kind for kind in loop_kinds if kind.startswith(("block", "thread"))):
         yield from (Action("bind", slot, binding) for slot in loops)
@@ -337,6 +338,10 @@ def _transpose(state: ScheduleState, action: Action) -> Step:
     return {"op": "transpose", "stage": state.focus, "tensor": _tensor(state, action)}
 
 
+def _slide(state: ScheduleState, action: Action) -> Step:
+    return {"op": "slide", "stage": state.focus, "tensor": _tensor(state, action)}
+
+
 def _stream(state: ScheduleState, action: Action) -> Step:
     return {"op": "stream", "stage": state.focus}
 
@@ -358,6 +363,7 @@ _STEPS: dict[str, Callable[[ScheduleState, Action], Step]] = {
     "cache_read": _cache_read,
     "prefetch": _prefetch,
     "transpose": _transpose,
+    "slide": _slide,
     "stream": _stream,
     "bind": _bind,
 }

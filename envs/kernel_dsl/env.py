@@ -63,6 +63,7 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
     | `cache_read` | tensor, loop or none | scope | copy what a loop's body reads into a contiguous buffer |
     | `prefetch` | tensor, loop | distance | touch what will be read some trips later |
     | `transpose` | tensor | | transpose square blocks in registers |
+    | `slide` | tensor | | read overlapping vectors once and shift them in registers |
     | `stream` | | | store past the caches |
 
     `env.unwrapped.action_meanings()` names all actions. `info["action_mask"]` and

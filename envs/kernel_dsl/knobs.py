@@ -322,6 +322,12 @@ def _pointwise(w: ScheduleWriter, c: Mapping[str, Any], lanes: int) -> None:
         prefetch_ahead(w, "Y", w.nest.computation.inputs[0].name, c["prefetch"])
 
 
+def _stencil(w: ScheduleWriter, c: Mapping[str, Any], lanes: int) -> None:
+    _pointwise(w, c, lanes)
+    if c["slide"] == "yes":
+        w.do("slide", "Y", tensor="X")
+
+
 def _rows(stages: Mapping[str, str], host: str) -> Callable[[ScheduleWriter, Mapping[str, Any], int], None]:
     """Row-wise kernels: reductions and elementwise stages, for a few rows at a time or one after the other.
 
@@ -378,6 +384,7 @@ _ELEMENTWISE: dict[str, tuple[Choice, ...]] = {
     "tile_rows": (1, 2, 3, 4, 6, 8), "tile_vectors": _VECTORS, "stream": _STREAM,
     "prefetch": (0, 2, 4, 8, 16),
 }  # fmt: skip
+_STENCIL: dict[str, tuple[Choice, ...]] = {**_ELEMENTWISE, "slide": ("no", "yes")}
 _ROWS: dict[str, tuple[Choice, ...]] = {
     "fuse": ("none", "rows"), "tile_rows": (1, 2, 4, 8), "partial": _VECTORS, "tile_vectors": _VECTORS,
     "stream": _STREAM, "prefetch": ("none", "next row"),
@@ -420,8 +427,8 @@ KNOBS: dict[str, Template] = {
         {**_TILES, "pack_x": ("none", "whole")},
     ),
     "depthwise_conv2d": Template(_ELEMENTWISE, _pointwise, _POINTS),
-    "stencil2d": Template(_ELEMENTWISE, _pointwise, _POINTS),
-    "stencil3d": Template(_ELEMENTWISE, _pointwise, _POINTS),
+    "stencil2d": Template(_STENCIL, _stencil, _POINTS),
+    "stencil3d": Template(_STENCIL, _stencil, _POINTS),
     "reduction": Template(_REDUCTION, _row_sums, _SUMS),
     "softmax": Template(_ROWS, _rows({"m": "reduction", "e": "pointwise", "s": "reduction"}, "Y"), _SKELETON),
     "layernorm": Template(_ROWS, _rows({"total": "reduction", "squares": "reduction"}, "Y"), _SKELETON),

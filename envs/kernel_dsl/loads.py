@@ -27,6 +27,7 @@ class Point:
         vector: the axis along the lanes, if the code is in vectors.
         active: lanes in use.
         unrolled: trip number and trip count of the unrolled loops around.
+        following: elements that the unrolled loops around still cover behind the current trip, by axis.
         partial: trip numbers of the loops that keep partial sums.
     """
 
@@ -35,6 +36,7 @@ class Point:
     vector: str | None = None
     active: int = 0
     unrolled: dict[str, tuple[int, int]] = field(default_factory=dict)
+    following: dict[str, int] = field(default_factory=dict)
     partial: tuple[int, ...] = ()
 
     def advanced(self, axis: str, by: Linear, extent: int) -> Point:
@@ -42,12 +44,16 @@ class Point:
         vals, rem = dict(self.vals), dict(self.rem)
         vals[axis] = vals[axis].plus(by)
         rem[axis] = extent
-        return Point(vals, rem, self.vector, self.active, self.unrolled, self.partial)
+        return Point(vals, rem, self.vector, self.active, self.unrolled, self.following, self.partial)
 
-    def unrolled_at(self, loop: str, trip: int, trips: int, partial: bool) -> Point:
-        """The point inside a trip of an unrolled loop."""
-        unrolled = {**self.unrolled, loop: (trip, trips)}
-        return replace(self, unrolled=unrolled, partial=(*self.partial, trip) if partial else self.partial)
+    def unrolled_at(self, loop: Loop, trip: int, trips: int, extent: int) -> Point:
+        """The point inside a trip of an unrolled loop that covers ``extent`` elements in all."""
+        return replace(
+            self,
+            unrolled={**self.unrolled, loop.name: (trip, trips)},
+            following={**self.following, loop.axis: max(0, extent - (trip + 1) * loop.stride)},
+            partial=(*self.partial, trip) if loop.partial else self.partial,
+        )
 
     def index(self, index: Affine) -> Linear:
         """Value of an affine index in lane 0."""
@@ -124,8 +130,10 @@ class LoadWriter:
             block = self._transposed(nest, load, indices, coefficients, point)
             if block is not None:
                 return block
-        address = w.address(self.pointers[load.tensor], self._offset(load.tensor, indices))
         lane_stride = self._lane_stride(load.tensor, coefficients)
+        if load.tensor in nest.sliding and point.vector and lane_stride == 1:
+            return self._sliding(nest, load, indices, point)
+        address = w.address(self.pointers[load.tensor], self._offset(load.tensor, indices))
         if not any(coefficients) or not point.vector:
             return self._scalar(load.tensor, address, checks)
         if lane_stride == 1:
@@ -342,6 +350,34 @@ class LoadWriter:
                 name = w.place(depth, text)
             columns[column] = name
         return [columns[column] for column in range(w.lanes)]
+
+    def _sliding(self, nest: StageNest, load: Load, indices: list[Linear], point: Point) -> Value:
+        """A vector cut out of two neighbouring ones, which all loads of the same row share.
+
+        The row's leftmost load says where the two begin. What is read is what the row's loads need at this
+        point and at those of the unrolled loops behind it, and no element more.
+        """
+        w = self.writer
+        places = [other.index[-1].constant for other in nest.stage.loads_of(load.tensor)]
+        shift = load.index[-1].constant - min(places)
+        assert point.vector is not None
+        needed = point.active + point.following.get(point.vector, 0) + max(places) - min(places)
+        row = self._offset(load.tensor, [*indices[:-1], indices[-1].shifted(-shift)])
+        first = self._contiguous(
+            load.tensor, w.address(self.pointers[load.tensor], row), [], min(w.lanes, needed)
+        )
+        if shift == 0 or needed <= w.lanes:
+            second = first
+        else:
+            behind = w.address(self.pointers[load.tensor], row.shifted(w.lanes))
+            second = self._contiguous(load.tensor, behind, [], min(w.lanes, needed - w.lanes))
+        if shift == 0:
+            return first
+        depth = max(first.depth, second.depth)
+        lanes = ", ".join(f"i32 {shift + lane}" for lane in range(w.lanes))
+        kind, indices_type = w.vector_type, f"<{w.lanes} x i32> <{lanes}>"
+        text = f"shufflevector {kind} {first.name}, {kind} {second.name}, {indices_type}"
+        return Value(w.place(depth, text), depth, True)
 
     # ------------------------------------------------------------------------------------------- stores
 

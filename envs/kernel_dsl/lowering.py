@@ -235,7 +235,7 @@ class _StageFunction:
             trips = full + (tail > 0)
             for number in range(trips):
                 inner = point.advanced(axis, Linear((), number * stride), stride if number < full else tail)
-                inner = inner.unrolled_at(loop.name, number, trips, loop.partial)
+                inner = inner.unrolled_at(loop, number, trips, extent)
                 self._loops(nest, position + 1, inner)
             return
         if full == 1:

@@ -136,6 +136,7 @@ class StageNest:
         scope: where the tensor lives.
         copies: the tensor that this stage is a packed copy of, if it is one.
         transposed: tensors that are read in square blocks and transposed in registers.
+        sliding: tensors whose overlapping vectors are read once and shifted in registers.
         prefetches: what is touched ahead of its use.
         stream: stores bypass the caches where they can.
     """
@@ -148,6 +149,7 @@ class StageNest:
     scope: Scope = Scope.GLOBAL
     copies: str | None = None
     transposed: tuple[str, ...] = ()
+    sliding: tuple[str, ...] = ()
     prefetches: tuple[Prefetch, ...] = ()
     stream: bool = False
 

@@ -36,6 +36,7 @@ from solgym.envs.kernel_dsl.rules import (
     is_referenced,
     require_kind,
     require_target,
+    slide_reach,
     transpose_loop,
 )
 from solgym.errors import IllegalSchedule, InvalidSchedule
@@ -429,6 +430,26 @@ def transpose(program: ProgramNest, limits: Limits, stage: str, tensor: str) -> 
             "along them"
         )
     return program.with_stage(replace(nest, transposed=(*nest.transposed, tensor)))
+
+
+@primitive
+def slide(program: ProgramNest, limits: Limits, stage: str, tensor: str) -> ProgramNest:
+    """Read the overlapping vectors of a tensor's rows once and shift them in registers.
+
+    Serves stencils: neighbours along the vector loop come from two vectors instead of one load each.
+    """
+    nest = find_stage(program, stage)
+    loads = nest.stage.loads_of(tensor)
+    vector = nest.vector_loop
+    if not loads:
+        raise IllegalSchedule(f"stage {stage} does not read '{tensor}'")
+    if tensor in nest.sliding:
+        raise IllegalSchedule(f"{tensor} slides in stage {stage} already")
+    if vector is None or not 0 < slide_reach(nest, tensor) < vector.lanes:
+        raise IllegalSchedule(
+            f"sliding needs a vector loop along the rows of {tensor}, and loads that overlap along it"
+        )
+    return program.with_stage(replace(nest, sliding=(*nest.sliding, tensor)))
 
 
 @primitive

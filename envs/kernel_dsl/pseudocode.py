@@ -74,6 +74,8 @@ def _statement(nest: StageNest) -> str:
     text = str(stage.expr)
     for tensor in nest.transposed:
         text = text.replace(f"{tensor}[", f"transposed {tensor}[")
+    for tensor in nest.sliding:
+        text = text.replace(f"{tensor}[", f"sliding {tensor}[")
     target = f"{stage.name}[{', '.join(axis.name for axis in stage.axes)}]"
     return f"{target} {_COMBINER_SIGNS[stage.combiner]} {text}" + (" (non-temporal)" if nest.stream else "")
 

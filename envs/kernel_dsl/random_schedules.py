@@ -23,7 +23,8 @@ __all__ = ["random_schedule", "random_step", "random_task"]
 FACTORS = (2, 3, 4, 5, 6, 7, 8, 12, 14, 16, 24, 32, 48, 64)
 _WEIGHTS = {
     "split": 8, "reorder": 6, "unroll": 4, "vectorize": 5, "parallel": 2, "fuse": 1.5, "accumulate": 5,
-    "split_reduction": 3, "compute_at": 4, "cache_read": 3, "prefetch": 1, "transpose": 2, "stream": 1,
+    "split_reduction": 3, "compute_at": 4, "cache_read": 3, "prefetch": 1, "transpose": 2, "slide": 2,
+    "stream": 1,
     "bind": 0.1,
 }  # fmt: skip
 _MAX_ELEMENTS = 60_000
@@ -98,6 +99,7 @@ def random_step(nest: ProgramNest, rng: np.random.Generator) -> Step:
         "cache_read": cache_read_step,
         "prefetch": lambda: step.update(tensor=tensor(), loop=loop, distance=int(rng.integers(1, 9))),
         "transpose": lambda: step.update(tensor=tensor()),
+        "slide": lambda: step.update(tensor=tensor()),
         "stream": lambda: None,
         "bind": lambda: step.update(loop=loop, to="block_x"),
     }

@@ -13,7 +13,10 @@ from solgym.envs.kernel_dsl.expression import Load
 from solgym.envs.kernel_dsl.nest import Loop, LoopKind, ProgramNest, StageNest
 from solgym.errors import IllegalSchedule
 
-__all__ = ["ELEMENT_BITS", "Limits", "check_attached", "checked", "find_loop", "find_stage", "transpose_loop"]
+__all__ = [
+    "ELEMENT_BITS", "Limits", "check_attached", "checked", "find_loop", "find_stage", "slide_reach",
+    "transpose_loop",
+]  # fmt: skip
 
 MAX_LOOPS = 14
 MAX_UNROLLED = 512
@@ -314,3 +317,21 @@ def transpose_loop(program: ProgramNest, nest: StageNest, tensor: str) -> Loop |
             if loop.trips == vector.lanes and along_rows_only:
                 return loop
     return None
+
+
+def slide_reach(nest: StageNest, tensor: str) -> int:
+    """How far the loads of a tensor lie apart along its rows, in elements; 0 if they cannot be shared.
+
+    They can if the vector loop runs along the rows, element by element, and along nothing else.
+    """
+    vector, loads = nest.vector_loop, nest.stage.loads_of(tensor)
+    if vector is None or any(load.padded for load in loads):
+        return 0
+    for load in loads:
+        *outer, last = load.index
+        if last.coefficient(vector.axis) != 1 or any(index.coefficient(vector.axis) for index in outer):
+            return 0
+        if last.terms != loads[0].index[-1].terms:
+            return 0
+    places = [load.index[-1].constant for load in loads]
+    return max(places) - min(places)

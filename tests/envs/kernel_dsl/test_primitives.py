@@ -66,6 +66,12 @@ RIGHT = {
         step("unroll", "Y", loop="j.i"), step("vectorize", "Y", loop="i.i", lanes=8),
         step("transpose", "Y", tensor="X"),
     ),
+    "slide": (
+        "stencil2d/f32/points9h5w70",
+        step("split", "Y", loop="j", factor=32), step("split", "Y", loop="j.i", factor=16),
+        step("unroll", "Y", loop="j.i.o"), step("vectorize", "Y", loop="j.i.i", lanes=16),
+        step("slide", "Y", tensor="X"),
+    ),
     "stream": (
         "elementwise/f32/rows7cols96", step("vectorize", "Y", loop="j", lanes=16), step("stream", "Y"),
     ),
@@ -137,6 +143,7 @@ REFUSED = {
     ),
     "prefetch too far": (step("prefetch", "C", tensor="A", loop="k", distance=65), "1 to 64"),
     "transpose without a square": (step("transpose", "C", tensor="A"), "vector loop across"),
+    "slide without overlap": (step("slide", "C", tensor="B"), "loads that overlap"),
     "stream without vectors": (step("stream", "C"), "vector loop along"),
 }
 
