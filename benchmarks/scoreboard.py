@@ -16,13 +16,20 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 __all__ = ["Machine", "QuantityRow", "Report", "SpeedRow", "host_machine"]
 
 FORMAT_VERSION = 1
-TABLE_WIDTH = 130
+TABLE_WIDTH = 138
+DOUBTFUL_SPREAD = 0.15
+"""Rounds that differ by more than this mean that the machine was busy, whatever their median says."""
+
+BUSY_LOAD = 0.5
+"""Load average above which other programs ran; what is timed by the wall clock then means little."""
+
 PACKAGES = ("solgym", "numpy", "torch", "llvmlite", "gymnasium", "threadpoolctl")
 
 
@@ -64,6 +71,13 @@ class SpeedRow(BaseModel):
     sol_target: float | None = None
     bound: str | None = None
     summary: bool = False
+
+    @property
+    def spread(self) -> float | None:
+        """Half the range of the ratio over the rounds, as a fraction of it."""
+        if self.ratio is None or self.ratio_low is None or self.ratio_high is None:
+            return None
+        return (self.ratio_high - self.ratio_low) / 2 / self.ratio
 
     @property
     def met(self) -> bool | None:
@@ -182,7 +196,7 @@ class Report(BaseModel):
         met = len(judged) - len(self.missed)
         console.print(
             f"{met} of {len(judged)} targets met"
-            + (f"; MISSED: {', '.join(self.missed)}" if self.missed else "")
+            + (f"; MISSED: {'; '.join(self.missed)}" if self.missed else "")
         )
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue()
@@ -197,7 +211,7 @@ class Report(BaseModel):
         ]
         if self.profile:
             lines.append(f"speed of light: {self.profile}")
-        if machine.load_average > 0.5:
+        if machine.load_average > BUSY_LOAD:
             lines.append(
                 f"The load average was {machine.load_average:.1f} when this began: other programs ran, and "
                 "the numbers are noisy. Measure on a quiet machine."
@@ -207,16 +221,23 @@ class Report(BaseModel):
     def _speed_table(self) -> Table:
         table = Table(
             title=f"Speed: peer time / our time, medians over {self.rounds} rounds in turns",
-            caption="in brackets: what is wanted; SOL: speed of light / our time",
+            caption="+-: half the range over rounds; SOL: speed of light / our time; in brackets: what is "
+            "wanted; (?): too noisy to tell",
+            box=box.SIMPLE_HEAD,
         )
-        for column in ("", "task", "ours, us", "fastest peer", "peer, us", "ratio", "min-max", "SOL", ""):
-            right = column in ("ours, us", "peer, us", "ratio", "min-max", "SOL")
-            peer = column == "fastest peer"
+        for column in ("", "task", "ours, us", "fastest peer", "peer, us", "ratio", "+-", "SOL", ""):
+            right = column in ("ours, us", "peer, us", "ratio", "+-", "SOL")
+            width = {"task": 20, "fastest peer": 20}.get(column)
             table.add_column(
-                column, justify="right" if right else "left", no_wrap=not peer, min_width=24 if peer else None
+                column,
+                justify="right" if right else "left",
+                no_wrap=width is None,
+                width=width,
+                overflow="fold",
             )
+        busy = self.machine.load_average > BUSY_LOAD
         for row in self.speed:
-            spread = f"{row.ratio_low:.2f}-{row.ratio_high:.2f}" if row.ratio_low and row.ratio_high else ""
+            noisy = (row.spread or 0.0) > DOUBTFUL_SPREAD or (busy and row.threads > 1)
             table.add_row(
                 row.name,
                 row.task.split("/f32/")[-1],
@@ -224,16 +245,16 @@ class Report(BaseModel):
                 row.peer or "",
                 _microseconds(row.peer_s),
                 _against(row.ratio, row.ratio_target),
-                spread,
+                "" if row.spread is None else f"{row.spread:.0%}",
                 _against(row.sol_fraction, row.sol_target),
-                _verdict(row.met),
+                _verdict(row.met, noisy),
                 style="bold" if row.summary else None,
                 end_section=row.summary,
             )
         return table
 
     def _quantity_table(self) -> Table:
-        table = Table(title="Costs, rates and scores")
+        table = Table(title="Costs, rates and scores", box=box.SIMPLE_HEAD)
         for column in ("", "measured", "wanted", "", "how"):
             table.add_column(column, justify="right" if column in ("measured", "wanted") else "left")
         for row in self.quantities:
@@ -255,8 +276,10 @@ def _against(value: float | None, target: float | None) -> str:
     return f"{value:.2f}" if target is None else f"{value:.2f} ({target:g})"
 
 
-def _verdict(met: bool | None) -> str:
-    return "" if met is None else "[green]met[/]" if met else "[red]MISSED[/]"
+def _verdict(met: bool | None, doubtful: bool = False) -> str:
+    if met is None:
+        return ""
+    return ("[green]met[/]" if met else "[red]MISSED[/]") + (" (?)" if doubtful else "")
 
 
 def _version(package: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
@@ -16,20 +17,14 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.peer_process import ROOT
 from benchmarks.scoreboard import QuantityRow, Report
 from solgym.envs.kernel_dsl.env import KernelDSLEnv
-from solgym.hardware.measurement import Measurement, MeasurePolicy
-from solgym.hardware.pool import WorkerPool
+from solgym.hardware.measurement import Measurement
 from solgym.hardware.profile import HardwareProfile
-from solgym.hardware.target import CpuTarget
 
 SEED = 0
 GEMM_256 = "gemm/f32/m256n256k256"
-# Many schedules of many kinds, and little else: what is left over after a candidate is what counts here.
-SMALL = "gemm/f32/m48n48k48"
-HASTY = MeasurePolicy(
-    warmup=1, min_repeats=3, slow_repeats=1, max_repeats=3, max_seconds=1e-3, unstable_ci=1e6
-)
 
 
 @dataclass(frozen=True)
@@ -48,15 +43,12 @@ class Step:
 def run_time_s(measurement: Measurement) -> float:
     """How long the calls took: the guarded first, those to warm up, the timed, the last check.
 
-    Only what is measured counts as running: a candidate that failed has none.
+    A sample is a single call, as GEMM 256 is far from fast enough for more. A candidate that failed has none.
     """
     if measurement.time_s is None:
         return 0.0
-    # Samples of short candidates hold several calls; about twice batch_below_s is what they then last.
-    batch = max(1, round(2 * MeasurePolicy().batch_below_s / measurement.time_s))
-    batch = batch if measurement.time_s < MeasurePolicy().batch_below_s else 1
-    timed = sum(measurement.samples_s) * batch + measurement.discarded * measurement.time_s * batch
-    return timed + (measurement.warmup + 2) * measurement.time_s
+    calls = measurement.warmup + measurement.discarded + 2
+    return sum(measurement.samples_s) + calls * measurement.time_s
 
 
 def actions(env: gym.Env[Any, Any], rng: np.random.Generator) -> Iterator[Any]:
@@ -125,52 +117,29 @@ def test_steps(
     ]
 
 
-def resident_bytes(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except FileNotFoundError:
-        return 0  # a worker that is being replaced
-
-
 def test_memory(benchmark: BenchmarkFixture, report: Report, profile: HardwareProfile, quick: bool) -> None:
     count, window = (200, 50) if quick else (2000, 200)
-    users: list[int] = []
-    workers: list[int] = []
-    seen: set[int] = set()
+    command = [sys.executable, "-m", "benchmarks.memory_growth", str(count)]
 
-    with WorkerPool() as pool, CpuTarget(1, pool) as target:
-        made = gym.make(
-            "KernelDSL-GEMM-v0", task=SMALL, target=target, profile=profile, policy=HASTY, stop_at=1.0
-        )
-        with closing(made) as env:
-            tuning = cast(KernelDSLEnv, env.unwrapped)
-            rng = np.random.default_rng(SEED)
+    def run() -> dict[str, list[int]]:
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        sizes: dict[str, list[int]] = json.loads(done.stdout)
+        return sizes
 
-            def run() -> None:
-                env.reset(seed=SEED)
-                while len(users) < count:
-                    before = tuning.measurements_used
-                    _, _, terminated, truncated, _ = env.step(next(draws))
-                    if tuning.measurements_used > before:
-                        users.append(resident_bytes(os.getpid()))
-                        seen.update(pool.pids())
-                        workers.append(max(map(resident_bytes, pool.pids()), default=0))
-                    if terminated or truncated:
-                        env.reset()
-
-            draws = actions(env, rng)
-            benchmark.pedantic(run, rounds=1)
-    for name, sizes in (("your process", users), ("worker", [size for size in workers if size])):
-        first, last = median(sizes[:window]), median(sizes[-window:])
+    sizes = benchmark.pedantic(run, rounds=1)
+    workers = len(set(sizes["pid"]) - {0})
+    for name, kind in (("your process", "user"), ("worker", "worker")):
+        resident = [size / 2**20 for size in sizes[kind] if size]
+        first, last = median(resident[:window]), median(resident[-window:])
         benchmark.extra_info[name] = (first, last)
+        detail = f"resident memory, {first:.0f} MiB over the first {window}, {last:.0f} MiB over the last"
+        kept = "up to 512 artifacts are remembered" if kind == "user" else f"workers in turn: {workers}"
         report.quantities.append(
             QuantityRow(
                 name=f"growth over {count} candidates, {name}",
-                value=(last - first) / 2**20,
+                value=last - first,
                 unit="MiB",
                 limit=32,
-                detail=f"resident memory, {first / 2**20:.0f} MiB over the first {window}, "
-                f"{last / 2**20:.0f} MiB over the last; up to 512 artifacts are remembered; "
-                f"{len(seen)} worker processes in turn",
+                detail=f"{detail}; {kept}",
             )
         )

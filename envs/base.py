@@ -34,6 +34,8 @@ __all__ = ["RewardAt", "Split", "TuningEnv"]
 RewardAt = Literal["step", "end"]
 Split = Literal["train", "test"]
 ATTEMPTS_SHOWN = 8
+EPISODES_PER_INPUTS = 8
+"""Episodes that share their inputs: drawing them and computing the reference costs as much as a trial."""
 
 
 class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
@@ -107,6 +109,7 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self._measurements_used = 0
         self._attempts: deque[Attempt] = deque(maxlen=ATTEMPTS_SHOWN)
         self._running = False
+        self._episodes = 0
         self._steps = 0
         self._task: Task | None = None
 
@@ -250,7 +253,10 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         chosen = ResetOptions.of(options)
         self._check_options(chosen)
         drawn = int(self.np_random.integers(len(self.tasks)))
-        self._input_seed = int(self.np_random.integers(1 << 31))
+        if seed is not None or self._episodes % EPISODES_PER_INPUTS == 0:
+            self._input_seed = int(self.np_random.integers(1 << 31))
+            self._episodes = 0
+        self._episodes += 1
         self._task = self._make_task(chosen.task or self.tasks[drawn])
         baseline = self._baseline_of_task()
         self._state = self._measured = self._untouched()

@@ -195,13 +195,29 @@ class Worker:
         runtime = 0
         if kernel.threads > 1:
             if kernel.threads not in self._runtimes:
-                self._runtimes[kernel.threads] = ThreadRuntime(kernel.threads, self._runtime_code)
+                self._runtimes[kernel.threads] = self._start_threads(kernel.threads)
             runtime = self._runtimes[kernel.threads].pointer
         pointers, workspace = task.pointers(), self._workspace(kernel.workspace_bytes)
         flushed = []
         if policy.flush_cache:
             flushed = [*task.regions(), *([(workspace, kernel.workspace_bytes)] if workspace else [])]
         return NativeTimer(self._sampler, kernel.address, pointers, workspace, runtime, clock, flushed)
+
+    def _start_threads(self, threads: int) -> ThreadRuntime:
+        """Make a thread runtime with a core for each thread, where there are enough.
+
+        Left to itself, the system may keep two threads that wait for each other on one core for seconds.
+        """
+        os.sched_setaffinity(0, self._cores)
+        before = set(os.listdir("/proc/self/task"))
+        runtime = ThreadRuntime(threads, self._runtime_code)
+        helpers = sorted(set(os.listdir("/proc/self/task")) - before, key=int)
+        if threads <= len(self._cores):
+            own, *others = sorted(self._cores)
+            os.sched_setaffinity(0, {own})
+            for helper, core in zip(helpers, others, strict=False):
+                os.sched_setaffinity(int(helper), {core})
+        return runtime
 
     def _workspace(self, nbytes: int) -> int:
         if not nbytes:

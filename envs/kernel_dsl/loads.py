@@ -269,9 +269,9 @@ class LoadWriter:
         row_stride = self._lane_stride(load.tensor, coefficients)
         address = w.address(self.pointers[load.tensor], corner)
         depth = max(address.depth, self.depths.get(load.tensor, 0))
-        key = (
-            f"block {address.name} {point.active} {trips} #{load.tensor}.{self.versions.get(load.tensor, 0)}"
-        )
+        # Stages that share a function may cut different blocks with the same corner.
+        shape = f"{point.active} x {trips} of {w.vector_type} by {row_stride}"
+        key = f"block {address.name} {shape} #{load.tensor}.{self.versions.get(load.tensor, 0)}"
         known = w.frames[depth].known
         if f"{key}.0" not in known:
             rows = []

@@ -313,7 +313,7 @@ class _StageFunction:
         """Store the neutral element wherever the loops from ``position`` on will accumulate in memory."""
         spatial = tuple(loop for loop in nest.loops[position:] if not nest.is_reduction(loop))
         plain = tuple(
-            replace(loop, kind=LoopKind.SERIAL) if loop.kind is LoopKind.UNROLLED else loop
+            loop._replace(kind=LoopKind.SERIAL) if loop.kind is LoopKind.UNROLLED else loop
             for loop in spatial
         )
         identity = Const(_IDENTITY[nest.stage.combiner or "sum"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 from solgym.envs.kernel_dsl.expression import Axis, Computation, Stage
 
@@ -50,8 +51,7 @@ class Scope(str, Enum):
     REGISTER = "register"
 
 
-@dataclass(frozen=True)
-class LoopPart:
+class LoopPart(NamedTuple):
     """One axis that a loop advances: by ``stride`` elements a trip, over ``span`` elements in all."""
 
     axis: str
@@ -64,8 +64,7 @@ class LoopPart:
         return -(-self.span // self.stride)
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(NamedTuple):
     """A loop over one axis, or over several at once after ``fuse``. ``lanes`` is for vector loops."""
 
     name: str
@@ -94,7 +93,7 @@ class Loop:
         """Whether the loop advances several axes."""
         return len(self.parts) > 1
 
-    @cached_property
+    @property
     def trips(self) -> int:
         """Number of trips where nothing is peeled off."""
         total = 1

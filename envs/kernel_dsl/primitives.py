@@ -26,6 +26,7 @@ from solgym.envs.kernel_dsl.nest import (
 from solgym.envs.kernel_dsl.packing import copy_stage, fresh_name, lowest_indices, redirect
 from solgym.envs.kernel_dsl.rules import (
     ELEMENT_BITS,
+    MAX_NAME,
     MAX_STAGES,
     MAX_VECTOR_BITS,
     Limits,
@@ -93,22 +94,37 @@ def apply_step(program: ProgramNest, step: Step, limits: Limits) -> ProgramNest:
             + (f" ({', '.join(entry.optional)} optional)" if entry.optional else "")
         )
     for key, value in arguments.items():
-        expected: type | tuple[type, ...] = int if key in _INTEGERS else str
-        if key == "loops":
-            fits = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
-        else:
-            fits = isinstance(value, expected) and not isinstance(value, bool)
-        if not fits and not (value is None and key in entry.optional):
-            raise InvalidSchedule(f"step {dict(step)}: {key} must be {_FORMS.get(key, 'a string')}")
+        fits, form = _FORMS.get(key, _NAME)
+        if not fits(value) and not (value is None and key in entry.optional):
+            raise InvalidSchedule(f"{key} of a {name} step must be {form}{_unlike(value)}")
     return entry.function(program, limits, **arguments)
 
 
-_INTEGERS = ("factor", "lanes", "distance")
+def _unlike(value: object) -> str:
+    """What was given instead, where that is short to say."""
+    short = isinstance(value, (float, bool, type(None))) or (isinstance(value, str) and len(value) < 40)
+    return f", not {value!r}" if short else ""
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_NAME
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 31
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(_is_name, value))
+
+
+_NAME = (_is_name, f"a name of at most {MAX_NAME} characters")
+_INTEGER = (_is_integer, "an integer of at most 31 bits")
 _FORMS = {
-    "factor": "an integer",
-    "lanes": "an integer",
-    "distance": "an integer",
-    "loops": "a list of loop names",
+    "factor": _INTEGER,
+    "lanes": _INTEGER,
+    "distance": _INTEGER,
+    "loops": (_is_names, "a list of loop names"),
 }
 
 
@@ -167,7 +183,7 @@ def unroll(program: ProgramNest, limits: Limits, stage: str, loop: str) -> Progr
         raise IllegalSchedule(f"loop {target} is fused; fused loops do not unroll")
     if is_referenced(program, nest, loop):
         raise IllegalSchedule(f"loop {target} has stages or prefetches inside; unroll an inner loop")
-    return checked(_with_loop(program, nest, replace(target, kind=LoopKind.UNROLLED)), stage)
+    return checked(_with_loop(program, nest, target._replace(kind=LoopKind.UNROLLED)), stage)
 
 
 @primitive
@@ -197,7 +213,7 @@ def vectorize(program: ProgramNest, limits: Limits, stage: str, loop: str, lanes
         program = split(program, limits, stage, loop, lanes)
         nest = find_stage(program, stage)
         target = find_loop(nest, f"{loop}.i")
-    return checked(_with_loop(program, nest, replace(target, kind=LoopKind.VECTOR, lanes=lanes)), stage)
+    return checked(_with_loop(program, nest, target._replace(kind=LoopKind.VECTOR, lanes=lanes)), stage)
 
 
 @primitive
@@ -217,7 +233,7 @@ def parallel(program: ProgramNest, limits: Limits, stage: str, loop: str) -> Pro
         raise IllegalSchedule(f"loop {target} is not outermost; reorder or fuse first")
     if nest.accumulate_position == 0:
         raise IllegalSchedule(f"loop {target} lies inside the accumulators of {stage}")
-    return checked(_with_loop(program, nest, replace(target, kind=LoopKind.PARALLEL)), stage)
+    return checked(_with_loop(program, nest, target._replace(kind=LoopKind.PARALLEL)), stage)
 
 
 @primitive
@@ -263,7 +279,7 @@ def bind(program: ProgramNest, limits: Limits, stage: str, loop: str, to: str) -
         raise IllegalSchedule(f"loop {target} carries a reduction; only spatial loops bind")
     if any(other.kind is kinds[to] for other in nest.loops):
         raise IllegalSchedule(f"stage {stage} already has a loop bound to {to}")
-    return checked(_with_loop(program, nest, replace(target, kind=kinds[to])), stage)
+    return checked(_with_loop(program, nest, target._replace(kind=kinds[to])), stage)
 
 
 @primitive
@@ -304,7 +320,7 @@ def split_reduction(
         nest = find_stage(program, stage)
         target = find_loop(nest, loop)
     require_kind(target, LoopKind.UNROLLED, "keep partial sums")
-    return checked(_with_loop(program, nest, replace(target, partial=True)), stage)
+    return checked(_with_loop(program, nest, target._replace(partial=True)), stage)
 
 
 @primitive
@@ -315,6 +331,8 @@ def compute_at(program: ProgramNest, limits: Limits, stage: str, at: str, loop: 
     target = find_loop(consumer, loop)
     if stage in program.computation.outputs:
         raise IllegalSchedule(f"stage {stage} is an output; only intermediate results move into other stages")
+    if stage not in program.consumers:
+        raise IllegalSchedule(f"nothing reads stage {stage}, so there is no place to move it to")
     if nest.attachment is not None:
         raise IllegalSchedule(f"stage {stage} is already computed inside {nest.attachment.stage}")
     if any(other.kind is LoopKind.PARALLEL for other in nest.loops):
@@ -476,6 +494,8 @@ def _with_loop(program: ProgramNest, nest: StageNest, loop: Loop) -> ProgramNest
 
 def _renamed(program: ProgramNest, nest: StageNest, old: str, new: str) -> ProgramNest:
     """Follow a loop that now goes by another name wherever stages are attached to it."""
+    if not is_referenced(program, nest, old):
+        return program.with_stage(nest)
     stages = tuple(
         replace(s, attachment=Attachment(nest.name, new)) if s.attachment == Attachment(nest.name, old) else s
         for s in program.stages

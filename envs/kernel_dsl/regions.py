@@ -114,7 +114,9 @@ class Buffer:
                 total = total.plus(index, entries[0][1])
                 continue
             (tile, outer), (_, inner) = entries
-            terms = tuple((s, c * (outer // tile if s.stride % tile == 0 else inner)) for s, c in index.terms)
+            terms = tuple(
+                (s, c * outer // tile if c * s.stride % tile == 0 else c * inner) for s, c in index.terms
+            )
             constant = index.constant // tile * outer + index.constant % tile * inner
             total = total.plus(Linear(terms, constant))
         return total

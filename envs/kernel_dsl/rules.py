@@ -14,11 +14,12 @@ from solgym.envs.kernel_dsl.nest import Loop, LoopKind, ProgramNest, StageNest
 from solgym.errors import IllegalSchedule
 
 __all__ = [
-    "ELEMENT_BITS", "Limits", "check_attached", "checked", "find_loop", "find_stage", "slide_reach",
+    "ELEMENT_BITS", "MAX_NAME", "Limits", "check_attached", "checked", "find_loop", "find_stage", "slide_reach",
     "transpose_loop",
 ]  # fmt: skip
 
 MAX_LOOPS = 14
+MAX_NAME = 200
 MAX_UNROLLED = 512
 MAX_ACCUMULATORS = 64
 MAX_VECTOR_BITS = 512
@@ -93,6 +94,10 @@ def _check_loops(nest: StageNest, dtype: str) -> None:
     last_stride: dict[str, int] = {}
     unrolled = 1
     for position, loop in enumerate(nest.loops):
+        if len(loop.name) > MAX_NAME:  # splitting and fusing in turns doubles it
+            raise IllegalSchedule(
+                f"loop '{loop.name[:40]}...' would have a name of {len(loop.name)} characters"
+            )
         for part in loop.parts:
             if part.axis in last_stride and part.stride >= last_stride[part.axis]:
                 raise IllegalSchedule(
@@ -221,10 +226,10 @@ def _shared_depth(program: ProgramNest, nest: StageNest, producer: StageNest) ->
 
 
 def check_attached(program: ProgramNest, at: str) -> ProgramNest:
-    """Every stage computed inside ``at`` must be read only there, and by regions of one shape."""
+    """Every stage computed inside ``at``, or deeper, must be read only there, and by regions of one shape."""
     order = {nest.name: position for position, nest in enumerate(program.stages)}
     for (stage, loop), inner in program.attached.items():
-        if stage != at:
+        if stage != at and not _inside(program, program.by_name[stage], at, 0):
             continue
         host = program.by_name[stage]
         depth = host.positions[loop]
@@ -271,6 +276,8 @@ def _region_start(program: ProgramNest, reader: StageNest, load: Load, host: Sta
     """Per dimension, the coefficients of the host's axes that the region's start moves with."""
     depth = host.positions[loop] + 1
     moving = {part.axis for part_loop in host.loops[:depth] for part in part_loop.parts}
+    if host.attachment is not None:
+        moving |= {axis.name for axis in host.stage.axes if _start_step(program, host, axis.name)}
     if reader.name == host.name:
         return tuple(tuple(sorted((a, c) for a, c in index.terms if a in moving)) for index in load.index)
     starts = _axis_starts(program, reader, host, loop)

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from solgym.hardware.target import LoweredKernel, TargetSpec
     from solgym.hardware.task import Task
 
-__all__ = ["FORMAT_VERSION", "Schedule"]
+__all__ = ["FORMAT_VERSION", "MAX_STEPS", "Schedule"]
 
 FORMAT_VERSION = 1
+
+MAX_STEPS = 1000
+"""Most steps of a schedule: a tenth of a second, and several times what the loops of all stages can use."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Schedule:
         if isinstance(data, str):
             try:
                 data = json.loads(data)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # also of numbers too long and nesting too deep
                 raise InvalidSchedule(
                     f"the schedule is not JSON ({error}); expected what to_json() writes"
                 ) from error
@@ -69,12 +72,21 @@ class Schedule:
         for step in steps:
             if not isinstance(step, Mapping) or not isinstance(step.get("op"), str):
                 raise InvalidSchedule(f"step {step!r} is not an object with an 'op'")
-        return cls(task, tuple(dict(step) for step in steps))
+        schedule = cls(task, tuple(dict(step) for step in steps))
+        _ = schedule.digest  # refuses what is no plain data
+        return schedule
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON, in hex."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        """SHA-256 of the canonical JSON, in hex.
+
+        Raises:
+            InvalidSchedule: the steps are no plain data.
+        """
+        try:
+            text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidSchedule(f"the steps of the schedule are no plain data: {error}") from error
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __hash__(self) -> int:
@@ -86,6 +98,8 @@ class Schedule:
         Raises:
             IllegalSchedule: a step is refused; the message says which and why.
         """
+        if len(self.steps) > MAX_STEPS:
+            raise IllegalSchedule(f"the schedule has {len(self.steps)} steps, more than {MAX_STEPS}")
         nest = initial
         yield nest
         for number, step in enumerate(self.steps, start=1):

@@ -1,6 +1,7 @@
 """The contract of ``TuningEnv``, on a target whose times follow from the candidate alone."""
 
 import copy
+import itertools
 import json
 import math
 import pickle
@@ -10,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from solgym.envs.base import EPISODES_PER_INPUTS
 from solgym.envs.info import StepInfo
 from solgym.envs.kernel_dsl.env import KernelDSLEnv
 from solgym.envs.kernel_dsl.schedule import Schedule
@@ -378,12 +380,17 @@ def test_equal_seeds_give_equal_episodes():
     assert first_seeds[-8:] == second_seeds[-8:]
 
 
-def test_inputs_differ_between_episodes():
+def test_inputs_are_drawn_anew_when_seeded_and_every_few_episodes():
     env = make()
-    for seed in (1, 2, None, None):
+    seen = []
+    for seed in (1, 2, *[None] * (2 * EPISODES_PER_INPUTS)):
         env.reset(seed=seed)
         env.step(index_of(env, "split loop 0 by 4"))
-    assert len(set(env.target.seeds[-4:])) == 4
+        seen.append(env.target.seeds[-1])
+    first, *rest = seen
+    assert first not in rest
+    runs = [len(list(run)) for _, run in itertools.groupby(rest)]
+    assert runs == [EPISODES_PER_INPUTS, EPISODES_PER_INPUTS, 1]
 
 
 def test_action_spaces_are_seeded_by_themselves():

@@ -387,3 +387,14 @@ def test_ctrl_c_reaches_only_the_user(pool: WorkerPool, target: CpuTarget) -> No
     os.kill(pid, signal.SIGINT)
     assert target.evaluate(add_candidate(), AddTask(), QUICK).ok
     assert pool.pids() == [pid]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: there is nothing to spread over")
+def test_threads_of_a_candidate_have_a_core_each() -> None:
+    with WorkerPool(threads=2) as two, CpuTarget(2, two) as target:
+        target.evaluate(add_candidate(threads=2), AddTask(), QUICK)
+        (pid,) = two.pids()
+        cores = [os.sched_getaffinity(int(thread)) for thread in os.listdir(f"/proc/{pid}/task")]
+    assert len(cores) == 2
+    assert all(len(own) == 1 for own in cores)
+    assert cores[0] != cores[1]

@@ -162,7 +162,7 @@ def _parse(task_id: str) -> KernelTask:
         raise UnknownTask(
             f"There is no kernel {name!r} in task {task_id!r}; there are {', '.join(sorted(KERNELS))}."
         )
-    fields = re.findall(r"([a-z]+)([0-9]+)", shape)
+    fields = re.findall(r"([a-z]+)([0-9]{1,18})", shape)
     if "".join(n + e for n, e in fields) != shape or [n for n, _ in fields] != list(kernel.extents):
         raise UnknownTask(
             f"The extents {shape!r} of task {task_id!r} do not read {_shape_form(kernel)}; "
