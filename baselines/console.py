@@ -59,18 +59,18 @@ class ConsoleListener:
         self._tenths = 0
 
     def __enter__(self) -> ConsoleListener:
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._bar.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._bar.stop()
 
     def stage(self, text: str) -> None:
         """Show what is being done."""
         self._bar.update(self._task, description=text, total=None, standing="")
-        if not self._console.is_terminal:
+        if not self._console.is_interactive:
             self._console.print(f"{text} ...", highlight=False)
 
     def scale(self, task_id: str, baseline_s: float, sol_s: float) -> None:
@@ -87,7 +87,7 @@ class ConsoleListener:
         self._bar.update(
             self._task, completed=fraction, standing=line, elapsed_s=progress.elapsed_s, refresh=True
         )
-        if not self._console.is_terminal and int(fraction * 10) > self._tenths:
+        if not self._console.is_interactive and int(fraction * 10) > self._tenths:
             self._tenths = int(fraction * 10)
             self._console.print(line, highlight=False)
 

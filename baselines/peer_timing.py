@@ -11,6 +11,7 @@ import argparse
 import importlib.util
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -19,10 +20,11 @@ from typing import Any, Final
 
 from solgym.baselines.peers import NUMPY_PEERS, Call
 from solgym.envs.kernel_dsl.kernels.task import KernelTask, parse_task
+from solgym.hardware.fingerprint import host_device
 from solgym.hardware.measurement import Clock, Measurement, MeasurePolicy, Status
 from solgym.hardware.timing import NativeTimer, Sample, median_interval, sample_alone
 
-__all__ = ["OPENBLAS_OVERRIDES", "PeerTime", "time_call", "time_numpy"]
+__all__ = ["OPENBLAS_OVERRIDES", "PeerTime", "spread_threads", "time_call", "time_numpy"]
 
 OPENBLAS_OVERRIDES: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 _THREAD_VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -51,12 +53,18 @@ class _CallTimer(NativeTimer):
         identity = time.CLOCK_THREAD_CPUTIME_ID if self.clock == "thread_cpu" else time.CLOCK_MONOTONIC
         taken = []
         for _ in range(samples):
+            switches = _involuntary_switches()
             start = time.clock_gettime_ns(identity)
             for _ in range(calls):
                 self._call()
             elapsed = time.clock_gettime_ns(identity) - start
-            taken.append(Sample(max(elapsed, 1) / 1e9 / calls, 0))
+            taken.append(Sample(max(elapsed, 1) / 1e9 / calls, _involuntary_switches() - switches))
         return taken
+
+
+def _involuntary_switches() -> int:
+    """How often a thread of this process had to leave its core."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def time_call(call: Call, policy: MeasurePolicy, threads: int = 1) -> Measurement:
@@ -81,7 +89,20 @@ def time_call(call: Call, policy: MeasurePolicy, threads: int = 1) -> Measuremen
         interval.high,
         warmup=samples.warmup,
         clock=clock,
+        discarded=samples.discarded,
     )
+
+
+def spread_threads() -> None:
+    """Give every thread of this process a core of its own, as far as there are enough.
+
+    Schedulers of small virtual machines have been seen to keep two threads that wait for each other on one
+    core for seconds; the times are then a hundred times too long.
+    """
+    cores = host_device().cpus
+    threads = sorted(int(name) for name in os.listdir("/proc/self/task"))
+    for position, thread in enumerate(threads):
+        os.sched_setaffinity(thread, {cores[position % len(cores)]})
 
 
 def time_numpy(task: KernelTask, threads: int = 1, seed: int = 0) -> PeerTime | None:
@@ -143,6 +164,9 @@ def _main() -> None:
     options = parser.parse_args()
     task = parse_task(options.task)
     call = NUMPY_PEERS[task.kernel.name](task.extents, task.make_inputs(options.seed))
+    if options.threads > 1:
+        call()  # by now BLAS has made its threads
+        spread_threads()
     measurement = time_call(call, MeasurePolicy(max_seconds=0.5), options.threads)
     label = _numpy_label(task.kernel.name in _BLAS_KERNELS)
     json.dump({"label": label, "measurement": measurement.to_json()}, sys.stdout)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solgym.errors import InvalidOption
+from solgym.hardware.roofline import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +123,7 @@ def draw_progress(
             borderaxespad=0.2,
         )  # fmt: skip
     if path is not None:
-        _save(figure, Path(path))
+        save_figure(figure, path)
     return figure
 
 
@@ -219,13 +220,3 @@ def _spread(heights: Sequence[float], spacing: float) -> list[float]:
     # Keep room at each end for those that follow; the lower end counts if there is too little for all.
     places = [min(y, 1.0 - (last - position) * spacing) for position, y in enumerate(places)]
     return [max(y, position * spacing) for position, y in enumerate(places)]
-
-
-def _save(figure: Figure, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        figure.savefig(temporary, format="png")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InvalidOption(f"cannot write {path}: {error.strerror}; give another folder") from error

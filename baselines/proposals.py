@@ -17,9 +17,9 @@ from solgym.errors import IllegalSchedule, InvalidOption
 
 if TYPE_CHECKING:
     from solgym.envs.kernel_dsl.actions import ActionTable, Pattern
+    from solgym.envs.kernel_dsl.kernels import KernelTask
     from solgym.envs.kernel_dsl.knobs import KnobSpace
     from solgym.envs.kernel_dsl.rules import Limits
-    from solgym.envs.kernel_dsl.kernels import KernelTask
 
 __all__ = ["EpisodeSource", "KnobSource"]
 

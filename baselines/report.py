@@ -95,12 +95,25 @@ def _scored(result: TuneResult, label: str, time_s: float, low_s: float, high_s:
     )
 
 
+# What a terminal leaves to the names of the rows at least; longer ones are wrapped.
+_LABEL_WIDTH = 16
 _STYLES = {"best": "bold green", "speed of light": "yellow", "baseline": "dim"}
 
 
-def comparison_table(result: TuneResult, rows: Sequence[Row]) -> Table:
-    """The comparison as a table for the terminal."""
-    unit = rate_of(result.bound, 1.0)[1]
+def comparison_table(result: TuneResult, rows: Sequence[Row], width: int = 80) -> Table:
+    """The comparison as a table for a terminal of that width; on narrow ones the lesser columns give way."""
+    rate = f"G{rate_of(result.bound, 1.0)[1]}"
+    columns = {
+        "time": [format_seconds(row.time_s) for row in rows],
+        "±": [_half_width(row) for row in rows],
+        rate: [f"{row.rate / 1e9:.1f}" for row in rows],
+        "speedup": [f"{row.speedup:.1f} x" for row in rows],
+        "gap closed": [f"{row.gap_closed:.3f}" for row in rows],
+        "of light": [f"{row.sol_fraction:.1%}" for row in rows],
+    }
+    for lesser in ("±", rate, "of light", "speedup"):
+        if _LABEL_WIDTH + sum(2 + max(map(len, (name, *cells))) for name, cells in columns.items()) > width:
+            del columns[lesser]
     threads = f", {result.header.threads} threads" if result.header.threads > 1 else ""
     table = Table(
         box=None,
@@ -111,21 +124,16 @@ def comparison_table(result: TuneResult, rows: Sequence[Row]) -> Table:
         title_justify="left",
     )
     table.add_column("")
-    for name in ("time", "±", f"G{unit}", "speedup", "gap closed", "of light"):
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        half_width = max(row.high_s - row.time_s, row.time_s - row.low_s) / row.time_s
-        table.add_row(
-            Text(row.label),
-            format_seconds(row.time_s),
-            f"{half_width:.1%}" if half_width else "",
-            f"{row.rate / 1e9:.1f}",
-            f"{row.speedup:.1f} x",
-            f"{row.gap_closed:.3f}",
-            f"{row.sol_fraction:.1%}",
-            style=_STYLES.get(row.label, ""),
-        )
+    for row, *cells in zip(rows, *columns.values(), strict=True):
+        table.add_row(Text(row.label), *cells, style=_STYLES.get(row.label, ""))
     return table
+
+
+def _half_width(row: Row) -> str:
+    part = max(row.high_s - row.time_s, row.time_s - row.low_s) / row.time_s
+    return f"{part:.1%}" if part else ""
 
 
 def write_report(result: TuneResult, peers: Sequence[PeerTime], spec: TargetSpec) -> dict[str, Path]:

@@ -20,15 +20,15 @@ import gymnasium
 import solgym
 from solgym.baselines.budget import Budget
 from solgym.baselines.proposals import EpisodeSource, KnobSource
-from solgym.baselines.search import Listener, SilentListener, finalists, search, trials_of
+from solgym.baselines.search import Listener, SilentListener, finalists, search, trials_of, winner
 from solgym.baselines.trace import Role, Trace, TraceHeader, TraceRecord
-from solgym.baselines.tuner import ProposalSource, make_tuner
+from solgym.baselines.tuner import ProposalSource, check_tuner, make_tuner
 from solgym.envs.kernel_dsl.experts import expert_schedule
 from solgym.envs.kernel_dsl.kernels.task import KernelTask
 from solgym.envs.kernel_dsl.knobs import knob_space
 from solgym.envs.kernel_dsl.schedule import Schedule
 from solgym.envs.measuring import BASELINE_TIMEOUT_S
-from solgym.errors import InvalidOption
+from solgym.errors import InvalidOption, InvalidTrace
 from solgym.hardware.fingerprint import device_fingerprint
 from solgym.hardware.jit import toolchain_fingerprint
 from solgym.hardware.measurement import Measurement, tied
@@ -56,7 +56,8 @@ class TuneResult:
         baseline: the untouched candidate's measurement.
         baseline_s: the time that scores refer to: its median, or the time limit if it ran into that.
         trials: every trial in order.
-        best: the winner with its time when re-timed against the other finalists; None if no trial is ``ok``.
+        best: the winner with its time when re-timed against the other finalists, or if none of them was
+            stable then, the best trial; None if no trial is ``ok``.
         tied_with: how many other finalists cannot be told apart from the winner.
         expert: the hand-written schedule, timed in the same turns; None where there is none.
         directory: the folder of the run.
@@ -151,6 +152,7 @@ def tune(
         SolgymError: an argument is wrong, or the trace in ``out`` is damaged or belongs to another run.
     """
     listener = listener or SilentListener()
+    check_tuner(tuner, seed)
     listener.stage("measuring the baseline")
     with open_env(env_id, task=task, threads=threads, mode=mode, seed=seed) as env:
         method = make_tuner(tuner, _source(env, mode), seed)
@@ -158,12 +160,19 @@ def tune(
         with Trace.open(out, header, listener.notice) as trace:
             if not trace.records:
                 trace.append(_record(trace, "baseline", Schedule(env.task.id), env.baseline))
-            baseline = trace.records[0].result
+            baseline = _recorded_baseline(trace)
             baseline_s = baseline.time_s or max(env.policy.timeout_s, BASELINE_TIMEOUT_S)
             listener.scale(env.task.id, baseline_s, env.bound.time_s)
+            if threads > env.profile.cores:
+                listener.notice(
+                    f"{threads} threads share {env.profile.cores} cores here; expect unstable times"
+                )
             search(method, env.evaluate, budget, trace, listener)
             finals, expert = _finish(env, trace, listener)
-            best = min(finals, key=lambda record: record.result.time_s or 0.0, default=None)
+            trials = trials_of(trace.records)
+            best = winner(finals, trials)
+            if best is not None and not finals:
+                listener.notice("no finalist was stable when timed again, so the best trial counts as it was")
             return TuneResult(
                 header=trace.header,
                 task=env.task,
@@ -171,12 +180,22 @@ def tune(
                 bound=env.bound,
                 baseline=baseline,
                 baseline_s=baseline_s,
-                trials=trials_of(trace.records),
+                trials=trials,
                 best=best,
                 tied_with=_ties(best, finals),
                 expert=expert,
                 directory=Path(out),
             )
+
+
+def _recorded_baseline(trace: Trace) -> Measurement:
+    first = trace.records[0]
+    if first.role != "baseline":
+        raise InvalidTrace(
+            f"{trace.path}, line 2 is no baseline but a {first.role}, so lines are missing; "
+            "start anew with another --out"
+        )
+    return first.result
 
 
 def _source(env: KernelDSLEnv, mode: Mode) -> ProposalSource:

@@ -20,7 +20,7 @@ from solgym.envs.kernel_dsl.schedule import Schedule
 from solgym.errors import InvalidTrace
 from solgym.hardware.measurement import Measurement, Status, tied
 
-__all__ = ["Listener", "Progress", "SilentListener", "finalists", "search", "trials_of"]
+__all__ = ["Listener", "Progress", "SilentListener", "finalists", "search", "trials_of", "winner"]
 
 # Timing more contenders again costs time and seldom changes the winner.
 MAX_FINALISTS = 5
@@ -163,7 +163,7 @@ def _play_back(tuner: Tuner, trace: Trace, standing: _Standing) -> None:
     for record in trials_of(trace.records):
         recorded, result = Schedule.from_json(record.candidate), record.result
         proposals = tuner.ask(1)
-        if not proposals or proposals[0].digest != recorded.digest:
+        if not proposals or proposals[0].digest != recorded.digest or record.trial != standing.trials:
             raise InvalidTrace(
                 f"{trace.path}, line {record.index + 2}: trial {record.trial} is not what the tuner proposes "
                 f"there under seed {trace.header.seed}, so the file was edited or the code has changed; "
@@ -193,3 +193,9 @@ def finalists(trials: Sequence[TraceRecord]) -> tuple[TraceRecord, ...]:
             chosen.append(record)
             codes.add(result.artifact_digest)
     return tuple(chosen)
+
+
+def winner(finals: Sequence[TraceRecord], trials: Sequence[TraceRecord]) -> TraceRecord | None:
+    """The fastest of the finalists that were ``ok`` when timed again, or if none was, the best trial."""
+    timed = [record for record in finals if record.result.ok]
+    return min(timed or finalists(trials), key=lambda record: record.result.time_s or 0.0, default=None)

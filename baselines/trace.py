@@ -16,13 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from solgym.baselines.budget import Budget
-from solgym.errors import InvalidTrace
+from solgym.envs.kernel_dsl.schedule import Schedule
+from solgym.errors import InvalidTrace, SolgymError
 from solgym.hardware.measurement import Measurement
 
-__all__ = ["TRACE_NAME", "Role", "Trace", "TraceHeader", "TraceRecord", "read_trace"]
+__all__ = ["TRACE_NAME", "Role", "Trace", "TraceHeader", "TraceRecord", "check_folder", "read_trace"]
 
 TRACE_NAME = "trace.jsonl"
 _LOCK_NAME = "trace.lock"
@@ -58,6 +59,11 @@ class TraceHeader(BaseModel):
     budget_measurements: int | None = None
     budget_seconds: float | None = None
     created: str = ""
+
+    @model_validator(mode="after")
+    def _has_a_budget(self) -> TraceHeader:
+        Budget(self.budget_measurements, self.budget_seconds)
+        return self
 
     @property
     def budget(self) -> Budget:
@@ -152,6 +158,11 @@ def read_trace(path: str | Path) -> tuple[TraceHeader, tuple[TraceRecord, ...], 
                 f"{file}, line {position + 2}: measurement {record.index} stands where {position} was "
                 f"expected, so lines are missing or repeated; {_repair(position + 2)}"
             )
+        if record.candidate["task"] != header.task:
+            raise InvalidTrace(
+                f"{file}, line {position + 2}: a schedule of {record.candidate['task']} stands in a trace of "
+                f"{header.task}; {_repair(position + 2)}"
+            )
     return header, records, len(torn)
 
 
@@ -165,8 +176,9 @@ def _parse(file: Path, number: int, line: bytes, kind: type[Model]) -> Model:
     try:
         parsed = kind.model_validate_json(line)
         if isinstance(parsed, TraceRecord):
-            # The times are read back much later, so damage to them must show here.
+            # Times and schedules are read back much later, so damage to them must show here.
             parsed.result  # noqa: B018
+            Schedule.from_json(parsed.candidate)
     except (ValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
         what = "a header" if kind is TraceHeader else "a measurement"
         raise InvalidTrace(
@@ -179,7 +191,10 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        return f"{where}: {first['msg']}" if where else str(first["msg"])
+        text = str(first["msg"]).removeprefix("Value error, ")
+        return f"{where}: {text}" if where else text
+    if isinstance(error, SolgymError):
+        return str(error)
     return f"{type(error).__name__}: {error}"
 
 
@@ -281,6 +296,27 @@ class Trace:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.close()
+
+
+def check_folder(directory: str | Path) -> None:
+    """Find out, without changing anything, whether a run can write to a folder and read what is there.
+
+    ``Trace.open`` finds out for certain; this is for those who do something that takes long before it.
+
+    Raises:
+        InvalidTrace: the folder can be neither written nor made, or the trace there is damaged.
+    """
+    folder = Path(directory)
+    try:
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    except OSError as error:
+        raise InvalidTrace(f"cannot write to {folder}: {error.strerror}; give another --out") from error
+    if not nearest.is_dir():
+        raise InvalidTrace(f"cannot write to {folder}: {nearest} is a file; give another --out")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InvalidTrace(f"cannot write to {folder}: {nearest} is read-only; give another --out")
+    if (folder / TRACE_NAME).exists():
+        read_trace(folder)
 
 
 def _lock_folder(folder: Path) -> int:

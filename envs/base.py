@@ -7,6 +7,8 @@ supplies its tasks, its candidates under construction, its actions with their le
 from __future__ import annotations
 
 import functools
+import math
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Generic, Literal
@@ -85,9 +87,13 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         _require(split in (None, "train", "test"), "split", split, "'train' or 'test'")
         _require(reward_at in ("step", "end"), "reward_at", reward_at, "'step' or 'end'")
         _require(0 < stop_at <= 1, "stop_at", stop_at, "a fraction of the speed of light in (0, 1]")
-        _require(failure_penalty <= 0, "failure_penalty", failure_penalty, "0 or a negative number")
-        _require(max_steps >= 1, "max_steps", max_steps, "at least 1")
-        _require(threads >= 1, "threads", threads, "at least 1")
+        finite = -math.inf < failure_penalty <= 0
+        _require(finite, "failure_penalty", failure_penalty, "0 or a finite negative number")
+        for name, count in (("max_steps", max_steps), ("threads", threads)):
+            _require(isinstance(count, int), name, count, "an integer")
+            _require(count >= 1, name, count, "at least 1")
+        _require(task is None or isinstance(task, str), "task", task, "a task id")
+        _require(isinstance(policy, MeasurePolicy | None), "policy", policy, "a MeasurePolicy or None")
         modes = self.metadata["render_modes"]
         _require(render_mode is None or render_mode in modes, "render_mode", render_mode, f"one of {modes}")
         self.target: Target = open_target(target, threads) if isinstance(target, str) else target
@@ -155,6 +161,9 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
     @abstractmethod
     def action_masks(self) -> NDArray[np.bool_]:
         """Which actions are legal now; where the action space has several parts, one mask after the other."""
+
+    def _prepare(self, state: StateT) -> None:
+        """Compute ahead, in a thread of its own, what a state will be asked for if its candidate is right."""
 
     @abstractmethod
     def action_meanings(self) -> tuple[str, ...]:
@@ -257,7 +266,7 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
             self._input_seed = int(self.np_random.integers(1 << 31))
             self._episodes = 0
         self._episodes += 1
-        self._task = self._make_task(chosen.task or self.tasks[drawn])
+        self._task = self._make_task(self.tasks[drawn] if chosen.task is None else chosen.task)
         baseline = self._baseline_of_task()
         self._state = self._measured = self._untouched()
         self._last = baseline.measurement
@@ -295,7 +304,7 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         else:
             self._enter(move.state)
         if self._is_pending and (ends or self.reward_at == "step"):
-            self._last = self.evaluate(self._state.candidate)
+            self._last = self._evaluate_state()
             self._note(self._label(action), self._last)
             attempt_s = self._last.time_s
             if self._last.ok and self._last.time_s is not None:
@@ -378,6 +387,18 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self._adopt(state, self._last)
         self._start = self._timing
         return ""
+
+    def _evaluate_state(self) -> Measurement:
+        """Measure the state in force, and meanwhile prepare what will be asked about it.
+
+        Most of a trial is spent waiting for LLVM and for the worker, without Python's lock.
+        """
+        ahead = threading.Thread(target=self._prepare, args=(self._state,), daemon=True)
+        ahead.start()
+        try:
+            return self.evaluate(self._state.candidate)
+        finally:
+            ahead.join()
 
     @property
     def _is_pending(self) -> bool:

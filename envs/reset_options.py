@@ -35,6 +35,8 @@ class ResetOptions:
         Raises:
             InvalidOption: an option is unknown, has a value that it cannot have, or contradicts another.
         """
+        if options is not None and not isinstance(options, Mapping):
+            raise InvalidOption(f"Reset options are {options!r}; they must be a dict, or None.")
         given = dict(options or {})
         known = tuple(cls.__dataclass_fields__)
         unknown = sorted(set(given) - set(known))

@@ -156,7 +156,7 @@ def resolve_reward(reward: str | Reward) -> Reward:
     Raises:
         InvalidOption: there is no reward of that name.
     """
-    if not isinstance(reward, str):
+    if callable(reward):
         return reward
     if reward not in REWARDS:
         raise InvalidOption(f"There is no reward {reward!r}; choose one of {', '.join(REWARDS)}.")

@@ -6,6 +6,7 @@ statuses; nothing here depends on what kind of candidate an artifact came from.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import signal
 from collections.abc import Sequence
@@ -325,17 +326,26 @@ def measure(
         ClosedEnvironment: the pool is, or was meanwhile, closed.
         UnsupportedTarget: worker processes cannot be started here.
     """
-    with pool.lease(policy.recycle_after) as worker:
-        trial = _trial(worker, artifact, task, seed, policy)
-        try:
-            trial.check()
-            timing = _time([trial])[0]
-            trial.finish()
-            return trial.timed(timing, sol_time_s)
-        except _CandidateFailed as failure:
-            if pool.closed:
-                raise ClosedEnvironment("the worker pool was closed during a measurement") from failure
-            return trial.failed(failure)
+    try:
+        with pool.lease(policy.recycle_after) as worker:
+            trial = _trial(worker, artifact, task, seed, policy)
+            try:
+                trial.check()
+                timing = _time([trial])[0]
+                trial.finish()
+                return trial.timed(timing, sol_time_s)
+            except _CandidateFailed as failure:
+                if pool.closed:
+                    raise ClosedEnvironment("the worker pool was closed during a measurement") from failure
+                return trial.failed(failure)
+    except WorkerDied as error:
+        text = "workers are killed while they start, most likely because memory ran out"
+        return Measurement.failed(
+            Status.RUNTIME_ERROR,
+            _joined(text, error.last_words),
+            compile_s=artifact.compile_s,
+            artifact_digest=artifact.digest,
+        )
 
 
 def measure_in_turns(
@@ -355,7 +365,8 @@ def measure_in_turns(
     """
     unique = list({artifact.digest: artifact for artifact in artifacts}.values())[:LOADED_MAX]
     done: dict[str, Measurement] = {}
-    with pool.lease(policy.recycle_after) as worker:
+    # If the worker ends, each is measured by itself below, and answers for itself.
+    with contextlib.suppress(WorkerDied), pool.lease(policy.recycle_after) as worker:
         passed: list[_Trial] = []
         for artifact in unique:
             trial = _trial(worker, artifact, task, seed, policy)
@@ -364,7 +375,7 @@ def measure_in_turns(
                 passed.append(trial)
             except _CandidateFailed as failure:
                 done[artifact.digest] = trial.failed(failure)
-        try:
+        with contextlib.suppress(_CandidateFailed):
             timings = _time(passed) if passed else []
             for trial, timing in zip(passed, timings, strict=True):
                 try:
@@ -372,8 +383,6 @@ def measure_in_turns(
                     done[trial.artifact.digest] = trial.timed(timing, sol_time_s)
                 except _CandidateFailed as failure:
                     done[trial.artifact.digest] = trial.failed(failure)
-        except _CandidateFailed:
-            pass  # one of them ended the worker; below, each is measured by itself and answers for itself
     for artifact in artifacts:
         if artifact.digest not in done:
             done[artifact.digest] = measure(pool, artifact, task, policy, seed, sol_time_s)

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -35,6 +36,8 @@ __all__ = ["WorkerDied", "WorkerFailed", "WorkerPool", "WorkerProcess", "WorkerS
 
 START_TIMEOUT_S: Final = 60.0
 REQUEST_TIMEOUT_S: Final = 30.0
+STARTS_MAX: Final = 3
+"""Attempts to start a worker that something outside kills meanwhile."""
 
 BUFFERS_MAX: Final = 8
 BUFFERS_MAX_BYTES: Final = 512 << 20
@@ -157,6 +160,7 @@ class WorkerProcess:
 
         Raises:
             UnsupportedTarget: it could not start; the message holds its last words.
+            WorkerDied: it was killed meanwhile.
         """
         if self._ready:
             return
@@ -169,6 +173,8 @@ class WorkerProcess:
             if "fault" in reply:
                 raise WorkerFailed(reply["fault"])
         except WorkerFailed as error:
+            if isinstance(error, WorkerDied) and error.returncode == -signal.SIGKILL:
+                raise
             raise UnsupportedTarget(
                 f"the worker process that runs candidates could not start ({error}); run `solgym doctor`"
             ) from error
@@ -345,6 +351,7 @@ class WorkerPool:
         Raises:
             ClosedEnvironment: the pool is closed.
             UnsupportedTarget: workers cannot be started here.
+            WorkerDied: workers are killed while they start, again and again.
         """
         with self._free:
             self._refuse_if_closed()
@@ -356,7 +363,6 @@ class WorkerPool:
             self._leased.add(slot)
         try:
             worker = self._running(slot)
-            worker.wait_until_ready()
             yield worker
             if worker.artifacts >= recycle_after or worker.has_grown:
                 worker.kill()
@@ -366,13 +372,22 @@ class WorkerPool:
                 self._free.notify()
 
     def _running(self, slot: int) -> WorkerProcess:
-        worker = self._slots[slot]
-        if worker is None or not worker.usable:
-            if worker is not None:
-                worker.kill()
-            worker = WorkerProcess(slot, self.threads)
-            self._slots[slot] = worker
-        return worker
+        attempts = 0
+        while True:
+            attempts += 1
+            worker = self._slots[slot]
+            if worker is None or not worker.usable:
+                if worker is not None:
+                    worker.kill()
+                worker = WorkerProcess(slot, self.threads)
+                self._slots[slot] = worker
+            try:
+                worker.wait_until_ready()
+                return worker
+            except WorkerDied:
+                self._refuse_if_closed()
+                if attempts == STARTS_MAX:
+                    raise
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -38,7 +38,8 @@ __all__ = [
 Progress = Callable[[float, str], None]
 """Called with the fraction done (0 to 1) and a few words about what is being measured."""
 
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# No machine is outside of this; numbers far beyond would become infinite or zero when computed with.
+Rate = Annotated[float, Field(ge=1e-6, le=1e24)]
 Threads = Literal["1", "all"]
 ByThreads = dict[Threads, Rate]
 
@@ -173,7 +174,7 @@ class HardwareProfile(_Model):
     peak_flops_per_s: dict[str, dict[str, ByThreads]]
     levels: Annotated[tuple[MemoryLevel, ...], Field(min_length=1)]
     bandwidth_curve: dict[Threads, tuple[BandwidthPoint, ...]] = {}
-    launch_overhead_s: dict[Literal["call", "parallel_region"], Annotated[float, Field(ge=0)]] = {}
+    launch_overhead_s: dict[Literal["call", "parallel_region"], Annotated[float, Field(ge=0, le=3600)]] = {}
     sources: Annotated[dict[str, str], Field(min_length=1)]
     fingerprint: str = ""
 

@@ -25,6 +25,8 @@ from solgym.hardware.profile import HardwareProfile, Progress, load_profile, sav
 __all__ = ["best_of", "cache_folder", "host_profile", "profile_path", "write_atomically"]
 
 _loaded: dict[tuple[Path, int, int], HardwareProfile] = {}
+_unkept: dict[tuple[Path, str], HardwareProfile] = {}
+"""Calibrated by this process, which could not write them."""
 
 
 def cache_folder() -> Path:
@@ -129,7 +131,7 @@ def host_profile(
 ) -> HardwareProfile:
     """See ``solgym.hardware.profile.host_profile``."""
     path, fingerprint = profile_path(threads), calibration_fingerprint(threads)
-    profile = None if refresh else _cached(path, fingerprint)
+    profile = None if refresh else _cached(path, fingerprint) or _unkept.get((path, fingerprint))
     if profile is not None:
         return profile
     try:
@@ -151,4 +153,5 @@ def host_profile(
         )
         if profile is None:
             profile = _calibrate(threads, progress)
+        _unkept[path, fingerprint] = profile
     return profile

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solgym.errors import InvalidOption
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["RooflinePoint", "draw_roofline"]
+__all__ = ["RooflinePoint", "draw_roofline", "save_figure"]
 
 RooflinePoint = tuple[str, float, float]
 """Label, arithmetic intensity in flop/byte, FLOP/s."""
@@ -102,7 +103,7 @@ def draw_roofline(
     threads: int = 1,
     path: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Draw a roofline, and save it if ``path`` is given (the suffix chooses the format).
+    """Draw a roofline, and save it if ``path`` is given, see ``save_figure``.
 
     Args:
         profile: peaks and bandwidths; each level is drawn with its fastest stream.
@@ -112,7 +113,7 @@ def draw_roofline(
         path: where to save the picture, for example ``roofline.png``.
 
     Raises:
-        InvalidOption: a point is negative or not a number.
+        InvalidOption: a point is negative or not a number, or the picture cannot be saved.
     """
     # Imported here: matplotlib takes longer to import than all the rest.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -129,8 +130,27 @@ def draw_roofline(
     _draw_points(axes, drawn, slopes, ceilings)
     _decorate(figure, axes, profile, threads, [p[0] for p in points if p not in drawn])
     if path is not None:
-        figure.savefig(path)
+        save_figure(figure, path)
     return figure
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a picture whole or not at all; the suffix chooses the format, PNG without one.
+
+    Raises:
+        InvalidOption: the file cannot be written, or there is no format of that name.
+    """
+    file = Path(path)
+    form = file.suffix.removeprefix(".").lower() or "png"
+    if form not in figure.canvas.get_supported_filetypes():
+        raise InvalidOption(f"cannot draw {file}: there is no picture format {form!r}; give a .png file")
+    temporary = file.with_name(f".{file.name}.part")
+    try:
+        figure.savefig(temporary, format=form)
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InvalidOption(f"cannot write {file}: {error.strerror}; give another file") from error
 
 
 def _set_limits(
@@ -228,8 +248,11 @@ def _draw_points(
     from matplotlib.patheffects import withStroke
 
     taken: list[tuple[float, float]] = []
+    # Labels make room downwards, so the fastest takes its place first.
+    order = sorted(range(len(points)), key=lambda index: -points[index][2])
     lines = [axes.transData.transform((1.0, ceiling.flops_per_s))[1] for ceiling in ceilings]
-    for index, (label, intensity, flops_per_s) in enumerate(points):
+    for place, index in enumerate(order):
+        label, intensity, flops_per_s = points[index]
         colour = _POINT_COLOURS[index % len(_POINT_COLOURS)]
         roof = min(ceilings[0].flops_per_s, intensity * max(s.bytes_per_s for s in slopes))
         if flops_per_s < roof:
@@ -242,7 +265,7 @@ def _draw_points(
             mfc=colour,
             mec=_PAPER,
             mew=1.4,
-            zorder=8,
+            zorder=8 - place / 100,
         )
         x, y = axes.transData.transform((intensity, flops_per_s))
         shift = 0.0
@@ -281,7 +304,15 @@ def _decorate(
     axes.set_xlabel("arithmetic intensity (flop per compulsory byte)", color=_INK, fontsize=10)
     axes.set_ylabel("FLOP/s", color=_INK, fontsize=10)
     used = f"{threads} thread{'s' * (threads > 1)}" if profile.target == "cpu" else "whole device"
-    figure.text(0.085, 0.945, f"Roofline: {profile.name}", color=_INK, fontsize=14, fontweight="bold")
+    figure.text(
+        0.085,
+        0.945,
+        f"Roofline: {profile.name}",
+        color=_INK,
+        fontsize=14,
+        fontweight="bold",
+        parse_math=False,
+    )
     figure.text(
         0.085,
         0.905,

@@ -65,6 +65,7 @@ class Worker:
         self._kernels: OrderedDict[str, _Kernel] = OrderedDict()
         self._runtimes: dict[int, ThreadRuntime] = {}
         self._scratch: Arena | None = None
+        self._claims: list[socket.socket] = []
         self._operations: dict[str, Callable[..., dict[str, Any]]] = {
             "hello": self.hello,
             "task": self.task,
@@ -207,13 +208,16 @@ class Worker:
         """Make a thread runtime with a core for each thread, where there are enough.
 
         Left to itself, the system may keep two threads that wait for each other on one core for seconds.
+        Cores that no other worker has claimed come first.
         """
         os.sched_setaffinity(0, self._cores)
         before = set(os.listdir("/proc/self/task"))
         runtime = ThreadRuntime(threads, self._runtime_code)
         helpers = sorted(set(os.listdir("/proc/self/task")) - before, key=int)
         if threads <= len(self._cores):
-            own, *others = sorted(self._cores)
+            claims = {core: claim for core in sorted(self._cores) if (claim := _claim(core))}
+            own, *others = [*claims, *sorted(self._cores - claims.keys())][:threads]
+            self._claims = [claim for core, claim in claims.items() if core in (own, *others)]
             os.sched_setaffinity(0, {own})
             for helper, core in zip(helpers, others, strict=False):
                 os.sched_setaffinity(int(helper), {core})
@@ -277,19 +281,32 @@ def _die_with(alive: int) -> None:
 def _claim_core(cores: list[int]) -> tuple[int | None, socket.socket | None]:
     """Pin this process to the first of ``cores`` that no other worker on this machine has, if there is one.
 
-    A core is claimed by an abstract socket's name, which the system frees however the process ends. When all
-    are taken the scheduler knows better than we do, and the process stays unpinned.
+    When all are taken the scheduler knows better than we do, and the process stays unpinned.
     """
     for core in cores:
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            claim.bind(f"\0solgym-core-{core}")
-            os.sched_setaffinity(0, {core})
-        except OSError:
-            claim.close()
-            continue
-        return core, claim
+        if claim := _claim(core):
+            try:
+                os.sched_setaffinity(0, {core})
+            except OSError:
+                claim.close()
+                continue
+            return core, claim
     return None, None
+
+
+def _claim(core: int) -> socket.socket | None:
+    """Claim a core, unless another worker has it.
+
+    It is done by an abstract socket's name, which the system frees when the socket is closed, however the
+    process ends.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0solgym-core-{core}")
+    except OSError:
+        claim.close()
+        return None
+    return claim
 
 
 def main(socket_fd: int, alive_fd: int, own_core_among: list[int]) -> None:

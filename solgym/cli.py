@@ -6,8 +6,12 @@ they need when they run, so ``solgym --help`` is quick.
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -18,6 +22,7 @@ from solgym.commands.doctor import doctor
 from solgym.commands.listing import list_environments
 from solgym.commands.replay import replay
 from solgym.commands.show import show
+from solgym.commands.terminal import tolerate_any_encoding
 from solgym.commands.tune import tune
 from solgym.errors import SolgymError
 
@@ -25,25 +30,56 @@ __all__ = ["app", "main"]
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+NO_READER = 141
+"""What a shell reports for a program that a closed pipe ended."""
+
+# Click's; typer keeps a click of its own in some versions and not in others.
+_UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
 
 
 class _OneSentencePerMistake(TyperGroup):
     """Turns the errors that SOLGym raises on purpose into one line and an exit code."""
 
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if not args:
+            return super().make_context(info_name, args, parent, **extra)  # prints the help
+        with _one_sentence_per_mistake():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with warnings.catch_warnings(), _one_sentence_per_mistake():
+            warnings.showwarning = lambda message, *_: _say(f"warning: {message}")
             return super().invoke(ctx)
-        except SolgymError as error:
-            message = " ".join(str(error).split())
-            typer.echo(f"solgym: {message}", err=True)
-            raise typer.Exit(USAGE_ERROR) from error
-        except KeyboardInterrupt as error:
-            typer.echo("solgym: interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from error
-        except BrokenPipeError as error:
-            # The reader of a pipe has gone (`solgym list | head`); nobody is left to tell.
-            sys.stderr.close()
-            raise typer.Exit(0) from error
+
+
+@contextmanager
+def _one_sentence_per_mistake() -> Iterator[None]:
+    try:
+        yield
+    except SolgymError as error:
+        _say(str(error))
+        raise typer.Exit(USAGE_ERROR) from error
+    except _UsageError as error:
+        path = getattr(getattr(error, "ctx", None), "command_path", "solgym")
+        _say(f"{cast(Any, error).format_message().rstrip('.')}; see `{path} --help`")
+        raise typer.Exit(USAGE_ERROR) from error
+    except KeyboardInterrupt as error:
+        _say("interrupted")
+        raise typer.Exit(INTERRUPTED) from error
+    except BrokenPipeError as error:
+        # The reader of a pipe has gone (`solgym list | head`); nobody is left to tell, and what is still
+        # buffered must not be written when Python ends.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(NO_READER) from error
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        _say(f"cannot read or write{where}: {error.strerror or error}")
+        raise typer.Exit(USAGE_ERROR) from error
+
+
+def _say(message: str) -> None:
+    typer.echo(f"solgym: {' '.join(message.split())}", err=True)
 
 
 app = typer.Typer(
@@ -85,6 +121,7 @@ app.command()(replay)
 
 def main() -> None:
     """Run the command line; the entry point of the ``solgym`` script."""
+    tolerate_any_encoding()
     app()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from solgym.baselines.trace import read_trace
 from solgym.cli import app
+from solgym.hardware.profile import load_profile
 
 PUBLISHED = "ryzen-9950x"
 SMALL = ("KernelDSL-GEMM-v0", "--task", "gemm/f32/m48n40k33")
@@ -103,6 +105,94 @@ def test_a_mistake_is_one_sentence_that_says_what_to_do(arguments, words, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Usage"),
+        (("frobnicate",), "frobnicate"),
+        (("--nonsense",), "--nonsense"),
+        (("tune",), "Missing argument 'ENV'; see `"),
+        (("tune", *SMALL, "--budget", "1e9"), "--budget"),
+        (("tune", *SMALL, "--seconds", "nan"), "positive, finite"),
+        (("replay", "run", "--tolerance", "nan"), "--tolerance"),
+        (("bounds", "gemm/f32/m8n8k8", "--threads", "0"), "--threads"),
+        (("bounds", "gemm/f32/m8n8k8", "--profile", PUBLISHED, "--plot", "roofline.xyz"), "'xyz'"),
+        (("show", "gemm/f32/m8n8k8", "--as", "poem"), "nest"),
+    ],
+)
+def test_a_command_that_cannot_be_read_is_one_sentence_too(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if arguments:
+        assert words in is_refused(*arguments)
+    else:
+        assert words in solgym().output
+    assert list(tmp_path.iterdir()) == []
+
+
+def run_command(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
+    """Run a command as a shell does, with streams of the operating system's."""
+    command = [sys.executable, "-m", "solgym.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output="stdout" not in options, timeout=240, **options)
+
+
+def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path):
+    for arguments in (("list",), ("show", "gemm/f32/m8n8k8", "--as", "llvm")):
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            result = run_command(*arguments, stdout=writing, stderr=subprocess.PIPE)
+        finally:
+            os.close(writing)
+        assert (result.returncode, result.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_one_sentence():
+    for arguments in (("list",), ("show", "gemm/f32/m8n8k8")):
+        with open("/dev/full", "wb") as full:
+            result = run_command(*arguments, stdout=full, stderr=subprocess.PIPE)
+        assert result.returncode == 2
+        assert result.stderr == b"solgym: cannot read or write: No space left on device\n"
+
+
+def test_a_terminal_without_unicode_gets_plain_letters_and_names_of_any_bytes(finished_run, tmp_path):
+    folder = os.fsencode(tmp_path) + b"/run-\xff"
+    shutil.copytree(finished_run, os.fsdecode(folder))
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    result = run_command(
+        "tune", *SMALL, "--budget", "10", "--seed", "3", "--out", os.fsdecode(folder), env=plain
+    )
+    assert result.returncode == 0, result.stderr
+    assert b" us" in result.stdout
+    assert b"+-" in result.stdout
+    assert folder + b"/best.json" in result.stdout
+
+
+def test_a_warning_is_a_sentence_without_a_line_of_code(tmp_path, monkeypatch):
+    from solgym.hardware import profile_store
+
+    monkeypatch.setattr(profile_store, "_calibrate", lambda *_: load_profile(PUBLISHED))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SOLGYM_CACHE_DIR", str(tmp_path / "file"))
+    result = solgym("calibrate")
+    assert result.exit_code == 0
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("solgym: warning: cannot keep the calibrated profile")
+    assert "kept in" not in result.stdout
+
+
+def test_the_doctor_sees_that_a_file_is_no_cache_folder(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SOLGYM_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert "cache       limited" in solgym("doctor").stdout
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "40"])
+def test_a_terminal_of_any_width_shows_the_environments(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert "KernelDSL-GEMM-v0" in succeeds("list")
+
+
 def test_a_damaged_schedule_or_profile_file_is_one_sentence(tmp_path):
     file = tmp_path / "file.json"
     file.write_text("{")
@@ -189,6 +279,14 @@ def test_a_damaged_trace_names_its_line(finished_run, tmp_path):
     copy.write_text("\n".join([*lines[:4], "?", *lines[5:]]) + "\n")
     assert "line 5" in is_refused("replay", copy)
     assert "line 5" in is_refused("tune", *SMALL, "--budget", "10", "--seed", "3", "--out", tmp_path)
+
+
+def test_a_trace_that_lost_its_baseline_is_refused(finished_run, tmp_path):
+    header, _, *others = (finished_run / "trace.jsonl").read_text().splitlines()
+    moved = [json.dumps(json.loads(line) | {"index": index}) for index, line in enumerate(others)]
+    (tmp_path / "trace.jsonl").write_text("\n".join([header, *moved]) + "\n")
+    words = is_refused("tune", *SMALL, "--budget", "10", "--seed", "3", "--out", tmp_path)
+    assert "line 2 is no baseline" in words
 
 
 def test_primitive_episodes_can_be_searched_too(tmp_path):

@@ -22,6 +22,9 @@ __all__ = ["FunctionWriter", "Linear", "Symbol", "Value", "float_literal"]
 MAX_LINES = 12_000
 """Most lines of IR that a program may have; keeps compiling any schedule below a second."""
 
+LOOP_LINES = 16
+"""What a loop counts as: hundreds of short ones in a row take LLVM longer than as many lines without."""
+
 Lines = list["str | Lines"]
 
 
@@ -188,7 +191,7 @@ class FunctionWriter:
         before: Lines = []
         self.lines.append(before)
         predecessor = self.block
-        self.counter.add(6)
+        self.counter.add(LOOP_LINES)
         self.lines.append(f"  br label %{label}\n{label}:")
         phi_slot: Lines = []
         self.lines.append(phi_slot)

@@ -151,7 +151,7 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
         )
         self.table = ActionTable(self.target.spec.loop_kinds, self.target.spec.scopes)
         self.feature_names = FEATURE_NAMES
-        self._mask: tuple[ScheduleState, NDArray[np.bool_]] | None = None
+        self._masks: tuple[tuple[ScheduleState, NDArray[np.bool_]], ...] = ()
         self._static: NDArray[np.float32] | None = None
         if action_mode == "primitive":
             self.action_space = spaces.Discrete(len(self.table))
@@ -248,13 +248,24 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
     def action_masks(self) -> NDArray[np.bool_]:
         """Which actions are legal now; in knobs mode the choices of each knob, one after the other."""
         if self.action_mode == "primitive":
-            if self._mask is None or self._mask[0] is not self.state:
-                self._mask = (self.state, self.table.mask(self.state, self.target.spec, self.patterns))
-            return self._mask[1].copy()
+            return self._mask_of(self.state).copy()
         masks = []
         for size, choices in zip(self._sizes, self.knobs.knobs.values(), strict=True):
             masks.append(np.arange(size) < len(choices))
         return np.concatenate(masks)
+
+    def _prepare(self, state: ScheduleState) -> None:
+        if self.action_mode == "primitive":
+            self._mask_of(state)
+
+    def _mask_of(self, state: ScheduleState) -> NDArray[np.bool_]:
+        """The mask of a state; those of the last two are remembered, as a failed step leads back."""
+        for known, mask in self._masks:
+            if known is state:
+                return mask
+        mask = self.table.mask(state, self.target.spec, self.patterns)
+        self._masks = ((state, mask), *self._masks[:1])
+        return mask
 
     def action_meanings(self) -> tuple[str, ...]:
         """What each entry of the mask means on the current task."""

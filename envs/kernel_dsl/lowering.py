@@ -226,6 +226,11 @@ class _StageFunction:
             trips = 1
             for part in loop.parts:
                 trips *= -(-point.rem[part.axis] // part.stride)
+            if trips == 1:  # many loops of one trip, merged by LLVM, take it seconds
+                for part in loop.parts:
+                    point = point.advanced(part.axis, Linear(), point.rem[part.axis])
+                self._body(nest, position, point)
+                return
             with w.loop("0", str(trips), 1, trips - 1) as trip:
                 self._dispatch(nest, position, point, trip)
             return
@@ -254,6 +259,9 @@ class _StageFunction:
         rest = trip.name
         counts = [-(-point.rem[part.axis] // part.stride) for part in loop.parts]
         for count in reversed(counts[1:]):
+            if count == 1:
+                numbers.insert(0, "")
+                continue
             numbers.insert(0, w.define(f"urem i64 {rest}, {count}"))
             rest = w.define(f"udiv i64 {rest}, {count}")
         numbers.insert(0, rest)
@@ -263,6 +271,9 @@ class _StageFunction:
                 self._body(nest, position, inner)
                 return
             part = loop.parts[part_number]
+            if counts[part_number] == 1:
+                choose(part_number + 1, inner.advanced(part.axis, Linear(), point.rem[part.axis]))
+                return
             full, tail = divmod(point.rem[part.axis], part.stride)
             number = numbers[part_number]
 
@@ -276,8 +287,6 @@ class _StageFunction:
 
             if not tail:
                 whole()
-            elif not full:
-                remainder()
             else:
                 w.branch(w.define(f"icmp ult i64 {number}, {full}"), whole, remainder)
 

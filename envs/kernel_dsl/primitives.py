@@ -81,6 +81,8 @@ def apply_step(program: ProgramNest, step: Step, limits: Limits) -> ProgramNest:
         IllegalSchedule: the primitive refuses; the message is its reason.
         InvalidSchedule: the step does not have the form of a step.
     """
+    if not isinstance(step, Mapping):
+        raise InvalidSchedule(f"a step is an object with an 'op', not {type(step).__name__}")
     name = step.get("op")
     entry = PRIMITIVES.get(name) if isinstance(name, str) else None
     if entry is None:

@@ -15,7 +15,7 @@ from solgym.envs.kernel_dsl.knobs import knob_space
 from solgym.envs.kernel_dsl.nest import LoopKind, ProgramNest
 from solgym.envs.kernel_dsl.primitives import Step, apply_step
 from solgym.envs.kernel_dsl.schedule import Schedule
-from solgym.errors import IllegalSchedule
+from solgym.errors import IllegalSchedule, UnknownTask
 from solgym.hardware.target import TargetSpec
 
 __all__ = ["random_schedule", "random_step", "random_task"]
@@ -45,7 +45,10 @@ def random_task(rng: np.random.Generator, kernel: str | None = None) -> KernelTa
             else:
                 extents[name] = max(low, int(np.exp(rng.uniform(0.0, np.log(130.0)))))
         text = "".join(f"{name}{extent}" for name, extent in extents.items())
-        task = parse_task(f"{entry.name}/{dtype}/{text}")
+        try:
+            task = parse_task(f"{entry.name}/{dtype}/{text}")
+        except UnknownTask:  # larger than any task may be
+            continue
         elements = sum(spec.nbytes // 4 for spec in task.input_specs + task.output_specs)
         if elements <= _MAX_ELEMENTS and task.work.flops <= _MAX_FLOPS:
             return task

@@ -14,8 +14,8 @@ from solgym.envs.kernel_dsl.nest import Loop, LoopKind, ProgramNest, StageNest
 from solgym.errors import IllegalSchedule
 
 __all__ = [
-    "ELEMENT_BITS", "MAX_NAME", "Limits", "check_attached", "checked", "find_loop", "find_stage", "slide_reach",
-    "transpose_loop",
+    "ELEMENT_BITS", "MAX_NAME", "Limits", "check_attached", "checked", "find_loop", "find_stage",
+    "is_referenced", "require_kind", "require_target", "slide_reach", "transpose_loop",
 ]  # fmt: skip
 
 MAX_LOOPS = 14

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from solgym.commands.terminal import open_console
 
 __all__ = ["bounds"]
 
@@ -26,11 +27,10 @@ def bounds(
     """Print the least time in which a task can be done, and why."""
     from solgym.commands.profiles import chosen_profile
     from solgym.envs.kernel_dsl.kernels.task import parse_task
-    from solgym.errors import InvalidOption
     from solgym.hardware.roofline import draw_roofline
     from solgym.hardware.speed_of_light import speed_of_light
 
-    console = Console()
+    console = open_console()
     parsed = parse_task(task)
     used = chosen_profile(profile, console)
     bound = speed_of_light(parsed.work, used, threads, flushed)
@@ -38,8 +38,5 @@ def bounds(
     console.print(bound.explain(), highlight=False, markup=False, soft_wrap=True)
     if plot is not None:
         point = (parsed.id, bound.arithmetic_intensity, bound.work.flops / bound.time_s)
-        try:
-            draw_roofline(used, [point], threads=threads, path=plot)
-        except OSError as error:
-            raise InvalidOption(f"cannot write {plot}: {error.strerror}; give another file") from error
+        draw_roofline(used, [point], threads=threads, path=plot)
         console.print(f"roofline drawn in {plot}", highlight=False, soft_wrap=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from solgym.commands.terminal import open_console
 
 __all__ = ["calibrate"]
 
@@ -21,7 +22,7 @@ def calibrate(
     from solgym.commands.profiles import calibrated_profile
     from solgym.hardware.profile import profile_path
 
-    console = Console()
+    console = open_console()
     profile = calibrated_profile(console, refresh)
     console.print(
         f"[bold]{profile.name}[/], {profile.cores} cores, {profile.vector_bits}-bit vectors", highlight=False
@@ -40,7 +41,8 @@ def calibrate(
     for name, seconds in profile.launch_overhead_s.items():
         table.add_row(f"{name.replace('_', ' ')} overhead", "", format_seconds(seconds), "")
     console.print(table)
-    console.print(f"kept in {profile_path()}", highlight=False, soft_wrap=True)
+    if profile_path().is_file():
+        console.print(f"kept in {profile_path()}", highlight=False, soft_wrap=True)
 
 
 def _columns(rates: object, scale: float, unit: str) -> tuple[str, str]:

@@ -12,9 +12,10 @@ from enum import StrEnum
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from solgym.commands.terminal import open_console
 
 __all__ = ["CHECKS", "Finding", "State", "doctor"]
 
@@ -98,7 +99,7 @@ def _cache_folder() -> Finding:
 
     folder = cache_folder()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if not os.access(nearest, os.W_OK):
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
         advice = "set SOLGYM_CACHE_DIR to a folder that can be written"
         return Finding("cache", State.LIMITED, f"{folder} cannot be written", advice)
     return Finding("cache", State.WORKS, str(folder))
@@ -207,7 +208,7 @@ _STYLES = {State.WORKS: "green", State.LIMITED: "yellow", State.ABSENT: "dim", S
 
 def doctor() -> None:
     """Say what works here, and what to do about what does not. Exit code 1 if something is broken."""
-    console = Console()
+    console = open_console()
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from solgym.commands.terminal import open_console
 from solgym.errors import InvalidOption
 
 __all__ = ["list_environments"]
@@ -32,7 +32,7 @@ def list_environments(
         raise InvalidOption(
             f"no environment or kernel has {name!r} in its name; `solgym list` names them all"
         )
-    console = Console()
+    console = open_console()
     if tasks:
         for kernel in kernels:
             console.print(f"[bold]KernelDSL-{kernel.env_id}-v0[/]  {kernel.summary}", highlight=False)

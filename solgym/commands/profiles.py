@@ -32,7 +32,7 @@ def calibrated_profile(console: Console, refresh: bool = False) -> HardwareProfi
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not console.is_interactive,
     ) as bar:
         task = bar.add_task("", total=1.0, visible=False)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from solgym.commands.terminal import open_console
 
 __all__ = ["replay"]
 
@@ -35,7 +36,7 @@ def replay(
         state = "" if measurement.ok else f" [{measurement.status}]"
         return f"{format_seconds(measurement.time_s)} ({interval}){state}"
 
-    console = Console()
+    console = open_console()
     read_trace(trace)  # a mistake shows before the machine is calibrated, which takes a while
     calibrated_profile(console)
     result = run(trace, tolerance)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
+
+from solgym.commands.terminal import open_console
 
 __all__ = ["tune"]
 
@@ -43,11 +44,12 @@ def tune(
     from solgym.baselines.report import comparison, comparison_table, write_report
     from solgym.baselines.runner import make_env
     from solgym.baselines.runner import tune as run
+    from solgym.baselines.trace import check_folder
     from solgym.baselines.tuner import check_tuner
     from solgym.commands.profiles import calibrated_profile
     from solgym.hardware.target import cpu_spec
 
-    console = Console()
+    console = open_console()
     if budget is None and seconds is None:
         budget = DEFAULT_MEASUREMENTS
     limits = Budget(budget, seconds)
@@ -55,6 +57,7 @@ def tune(
     # Mistakes show before the machine is calibrated, which takes a while.
     check_tuner(tuner, seed)
     make_env(env, task=task, threads=threads, mode=_mode(mode)).close()
+    check_folder(folder)
     calibrated_profile(console)
     try:
         with ConsoleListener(console) as listener:
@@ -79,7 +82,7 @@ def tune(
             f"interrupted; everything up to here is in {folder}: repeat the command to go on", highlight=False
         )
         raise
-    console.print(comparison_table(result, comparison(result, peers)))
+    console.print(comparison_table(result, comparison(result, peers), console.width))
     if result.best is None:
         console.print(f"None of {len(result.trials)} candidates is correct and stable: try a larger budget.")
         raise typer.Exit(NOTHING_FOUND)

@@ -1,6 +1,7 @@
 from collections import Counter
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from solgym.baselines.budget import Budget
@@ -23,9 +24,10 @@ def test_before_the_first_correct_candidate_the_standing_says_so():
     assert "1 tried, 3 s" in line
 
 
-def test_where_there_is_no_terminal_each_tenth_is_a_line():
+@pytest.mark.parametrize("terminal", [{}, {"force_terminal": True, "_environ": {"TERM": "dumb"}}])
+def test_where_no_bar_can_move_each_tenth_is_a_line(terminal):
     output = StringIO()
-    with ConsoleListener(Console(file=output, width=120)) as listener:
+    with ConsoleListener(Console(file=output, width=120, no_color=True, **terminal)) as listener:
         listener.stage("measuring the baseline")
         listener.scale("gemm/f32/m8n8k8", 1e-1, 1e-3)
         for trials in range(1, 101):

@@ -1,8 +1,11 @@
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from solgym.baselines import peer_timing
 from solgym.baselines.peer_timing import time_call, time_numpy
 from solgym.baselines.peers import NUMPY_PEERS
 from solgym.baselines.peers_torch import TORCH_PEERS
@@ -58,6 +61,32 @@ def test_timing_a_call_gives_a_measurement_like_any_other():
     assert result.status in (Status.OK, Status.UNSTABLE)
     assert result.ci_low_s <= result.time_s <= result.ci_high_s
     assert len(result.samples_s) >= 3
+
+
+def test_on_several_threads_samples_that_were_disturbed_are_left_out(monkeypatch):
+    switches = iter(range(10**6))
+    monkeypatch.setattr(peer_timing, "_involuntary_switches", lambda: next(switches) // 5)
+    result = time_call(lambda: sum(range(30_000)), MeasurePolicy(max_seconds=0.05), threads=2)
+    assert result.clock == "wall"
+    assert result.discarded > 0
+
+
+def test_the_threads_of_a_process_get_a_core_each():
+    code = (
+        "import os, threading\n"
+        "from solgym.baselines.peer_timing import spread_threads\n"
+        "from solgym.hardware.fingerprint import host_device\n"
+        "end = threading.Event()\n"
+        "other = threading.Thread(target=end.wait)\n"
+        "other.start()\n"
+        "spread_threads()\n"
+        "cores = [os.sched_getaffinity(thread) for thread in (os.getpid(), other.native_id)]\n"
+        "end.set()\n"
+        "assert all(len(core) == 1 for core in cores)\n"
+        "assert len(set.union(*cores)) == min(2, host_device().cores)\n"
+    )
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # or BLAS has threads too
+    subprocess.run([sys.executable, "-c", code], env=alone, check=True, timeout=60)
 
 
 def test_numpy_is_timed_without_what_forces_it_to_an_older_core(monkeypatch):

@@ -2,7 +2,7 @@ import pytest
 
 from solgym.baselines.budget import Budget
 from solgym.baselines.random_search import RandomSearch
-from solgym.baselines.search import MAX_FINALISTS, SilentListener, finalists, search, trials_of
+from solgym.baselines.search import MAX_FINALISTS, SilentListener, finalists, search, trials_of, winner
 from solgym.baselines.trace import Trace
 from solgym.errors import InvalidTrace
 from solgym.hardware.measurement import Measurement, Status
@@ -132,6 +132,24 @@ def test_a_trace_with_another_candidate_than_the_tuners_is_refused(tmp_path):
     (tmp_path / "trace.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(InvalidTrace, match="line 4: trial 2 is not what the tuner proposes"):
         run(tmp_path, 8)
+
+
+def test_a_trial_with_another_number_is_refused(tmp_path):
+    run(tmp_path, 5)
+    lines = (tmp_path / "trace.jsonl").read_text().splitlines()
+    lines[3] = record(0).model_validate_json(lines[3]).model_copy(update={"trial": 7}).model_dump_json()
+    (tmp_path / "trace.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(InvalidTrace, match="line 4: trial 7 is not"):
+        run(tmp_path, 8)
+
+
+def test_the_winner_is_the_fastest_finalist_or_the_best_trial_if_none_was_stable():
+    failed = Measurement.failed(Status.TIMEOUT, "busy").to_json()
+    trials = (record(1, 1.0e-3), record(2, 2.0e-3))
+    finals = (record(3, 1.3e-3, role="final"), record(4, 1.2e-3, role="final"))
+    assert winner(finals, trials) == finals[1]
+    assert winner((record(3, role="final", measurement=failed),), trials) == trials[0]
+    assert winner((), (record(1, measurement=failed),)) is None
 
 
 def test_an_exhausted_space_ends_a_run_with_a_notice(tmp_path):

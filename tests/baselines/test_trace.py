@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from solgym.baselines.budget import Budget
-from solgym.baselines.trace import TRACE_NAME, Trace, read_trace
+from solgym.baselines.trace import TRACE_NAME, Trace, check_folder, read_trace
 from solgym.errors import InvalidTrace
 from solgym.hardware.measurement import Measurement, Status
 from tests.baselines.fakes import header, record
@@ -106,6 +106,30 @@ def test_damage_to_the_times_of_a_measurement_is_found(tmp_path):
         read_trace(path)
 
 
+@pytest.mark.parametrize(
+    "candidate",
+    [{}, {"version": 7}, {"version": 1, "task": "gemm/f32/m1n1k1", "steps": []}, {"version": 1, "steps": 3}],
+)
+def test_a_candidate_that_is_no_schedule_of_the_task_names_its_line(tmp_path, candidate):
+    path = write(tmp_path, 3)
+    lines = path.read_text().splitlines()
+    lines[2] = json.dumps(json.loads(lines[2]) | {"candidate": candidate})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InvalidTrace, match=r"line 3\b.*schedule"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    "budget", [{"budget_measurements": 0}, {"budget_measurements": None}, {"budget_seconds": math.nan}]
+)
+def test_a_header_without_a_possible_budget_is_refused(tmp_path, budget):
+    path = write(tmp_path, 2)
+    first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(first) | budget), *rest]) + "\n")
+    with pytest.raises(InvalidTrace, match=r"line 1 is not a header .*budget"):
+        read_trace(path)
+
+
 def test_a_missing_line_is_found(tmp_path):
     path = write(tmp_path, 4)
     lines = path.read_text().splitlines()
@@ -157,6 +181,25 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidTrace, match="cannot write to"):
         Trace.open(tmp_path / "file" / "run", header())
+
+
+def test_whether_a_run_can_write_somewhere_is_found_without_a_trace_of_it(tmp_path, monkeypatch):
+    check_folder(tmp_path / "deep" / "run")
+    monkeypatch.chdir(tmp_path)
+    check_folder("run")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidTrace, match="file is a file"):
+        check_folder(tmp_path / "file" / "run")
+    with pytest.raises(InvalidTrace, match="File name too long"):
+        check_folder(tmp_path / ("x" * 300))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(InvalidTrace, match="read-only"):
+        check_folder(tmp_path / "run")
+    monkeypatch.undo()
+    write(tmp_path / "run", 1).write_text("oops\n")
+    with pytest.raises(InvalidTrace, match="line 1"):
+        check_folder(tmp_path / "run")
 
 
 def test_a_trace_that_does_not_exist_is_one_sentence(tmp_path):

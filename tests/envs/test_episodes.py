@@ -23,7 +23,7 @@ from solgym.errors import (
     UnknownTask,
     UnsupportedTarget,
 )
-from solgym.hardware.measurement import MeasurePolicy, Status
+from solgym.hardware.measurement import Measurement, MeasurePolicy, Status
 from tests.envs.fakes import BASELINE_S, PROFILE, FakeTarget
 
 TASK = "gemm/f32/m60n60k60"
@@ -147,14 +147,30 @@ def test_a_baseline_that_fails_counts_as_the_time_limit():
         fingerprint = "slow"
 
         def measure(self, artifact, task, policy=None, seed=0, sol_time_s=None):
-            from solgym.hardware.measurement import Measurement
-
             return Measurement.failed(Status.TIMEOUT, "too slow")
 
     env = make(target=Slow(), policy=MeasurePolicy(timeout_s=100.0))
     _, info = env.reset(seed=0)
     assert info["baseline_s"] == 100.0
     assert env.baseline.status is Status.TIMEOUT
+
+
+def test_a_baseline_that_something_disturbs_is_measured_again():
+    class Disturbed(FakeTarget):
+        fingerprint = "disturbed"
+        failures = 2
+
+        def measure(self, *arguments, **more):
+            if self.failures:
+                self.failures -= 1
+                return Measurement.failed(Status.RUNTIME_ERROR, "memory ran out")
+            return super().measure(*arguments, **more)
+
+    target = Disturbed()
+    assert make(target=target).reset(seed=0)[1]["baseline_s"] == BASELINE_S
+    target.fingerprint, target.failures = "more disturbed", 3
+    assert make(target=target).reset(seed=0)[1]["baseline_s"] == 60.0
+    assert make(target=target).reset(seed=0)[1]["baseline_s"] == BASELINE_S, "no failure is remembered"
 
 
 # ------------------------------------------------------------------------------------------ episode ends
@@ -223,8 +239,14 @@ def test_misuse_raises_with_what_to_do():
         ({"reward": "speed"}, "choose one of"),
         ({"reward_at": "sometimes"}, "'step' or 'end'"),
         ({"stop_at": 1.5}, "fraction of the speed of light"),
-        ({"failure_penalty": 1.0}, "0 or a negative number"),
+        ({"failure_penalty": 1.0}, "0 or a finite negative number"),
+        ({"failure_penalty": -math.inf}, "0 or a finite negative number"),
         ({"max_steps": 0}, "at least 1"),
+        ({"max_steps": 1.5}, "an integer"),
+        ({"threads": "2"}, "an integer"),
+        ({"task": 5}, "a task id"),
+        ({"policy": "fast"}, "a MeasurePolicy"),
+        ({"reward": None}, "choose one of"),
         ({"render_mode": "video"}, "ansi"),
         ({"action_mode": "words"}, "'primitive' or 'knobs'"),
     ],
@@ -246,6 +268,8 @@ def test_tasks_and_targets_are_checked():
 @pytest.mark.parametrize(
     ("options", "error", "needle"),
     [
+        ([TASK], InvalidOption, "must be a dict"),
+        ({"task": ""}, UnknownTask, "does not read"),
         ({"taks": TASK}, InvalidOption, "it has task, warm_start, schedule"),
         ({"task": 3}, InvalidOption, "must be a task id"),
         ({"task": "gemm/f32/m3"}, UnknownTask, "m<number>n<number>k<number>"),

@@ -20,8 +20,8 @@ import pytest
 
 from solgym.errors import ClosedEnvironment, InvalidOption
 from solgym.hardware.measurement import MeasurePolicy, Status
-from solgym.hardware.pool import WorkerPool, default_pool
-from solgym.hardware.target import CpuTarget
+from solgym.hardware.pool import STARTS_MAX, WorkerPool, WorkerProcess, default_pool
+from solgym.hardware.target import Artifact, CpuTarget
 from tests.hardware.ir_candidates import AddTask, add_candidate
 
 QUICK = MeasurePolicy(max_seconds=0.02, timeout_s=5.0, unstable_ci=1e9)
@@ -173,6 +173,38 @@ def test_a_worker_outlives_the_thread_that_started_it(pool: WorkerPool, target: 
     assert is_alive(pid)
     assert target.evaluate(add_candidate(), AddTask(), QUICK).ok
     assert pool.pids() == [pid]
+
+
+def killed_while_starting(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    start, left = WorkerProcess.__init__, [times]
+
+    def killed(worker: WorkerProcess, slot: int, threads: int) -> None:
+        start(worker, slot, threads)
+        if left[0]:
+            left[0] -= 1
+            os.kill(worker.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", killed)
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(
+    target: CpuTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_while_starting(monkeypatch, STARTS_MAX - 1)
+    assert target.evaluate(add_candidate(), AddTask(), QUICK).ok
+
+
+def test_workers_that_are_always_killed_are_a_status(
+    target: CpuTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_while_starting(monkeypatch, 2 * STARTS_MAX)
+    measurement = target.evaluate(add_candidate(), AddTask(), QUICK)
+    assert measurement.status is Status.RUNTIME_ERROR
+    assert "killed while they start" in str(measurement.error)
+    artifact = target.compile(add_candidate(), AddTask())
+    assert isinstance(artifact, Artifact)
+    (measurement,) = target.measure_in_turns([artifact], AddTask(), QUICK)
+    assert measurement.ok, "of two attempts the second starts a worker that lives"
 
 
 def test_workers_keep_to_cores_of_their_own() -> None:
@@ -395,6 +427,8 @@ def test_threads_of_a_candidate_have_a_core_each() -> None:
         target.evaluate(add_candidate(threads=2), AddTask(), QUICK)
         (pid,) = two.pids()
         cores = [os.sched_getaffinity(int(thread)) for thread in os.listdir(f"/proc/{pid}/task")]
+        with WorkerPool() as one, one.lease() as later:
+            assert later.core is None or {later.core} not in cores
     assert len(cores) == 2
     assert all(len(own) == 1 for own in cores)
     assert cores[0] != cores[1]

@@ -56,7 +56,10 @@ def test_unknown_name_lists_published_profiles() -> None:
     ("damage", "complaint"),
     [
         ({"cores": 0}, "cores"),
-        ({"peak_flops_per_s": {"fma": {"f32": {"1": -1.0}}}}, "greater than 0"),
+        ({"peak_flops_per_s": {"fma": {"f32": {"1": -1.0}}}}, "greater than"),
+        ({"peak_flops_per_s": {"fma": {"f32": {"1": 1e308}}}}, "less than"),
+        ({"peak_flops_per_s": {"fma": {"f32": {"1": math.nan}}}}, "peak_flops_per_s"),
+        ({"launch_overhead_s": {"call": math.inf}}, "launch_overhead_s"),
         ({"peak_flops_per_s": {}}, "at least one number"),
         ({"peak_flops_per_s": {"fma": {"f32": {"1": 2e9, "all": 1e9}}}}, "below the one for 1 thread"),
         ({"levels": []}, "levels"),
@@ -191,6 +194,9 @@ def test_a_cache_that_cannot_be_written_is_only_a_warning(
     monkeypatch.setenv("SOLGYM_CACHE_DIR", str(blocker))
     with pytest.warns(RuntimeWarning, match="SOLGYM_CACHE_DIR"):
         assert host_profile().kind == "calibrated"
+    assert calibrations.calls == 1
+    # This process at least knows it: an environment that asks next must not calibrate again.
+    host_profile()
     assert calibrations.calls == 1
 
 

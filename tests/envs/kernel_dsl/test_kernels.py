@@ -5,6 +5,7 @@ import pytest
 
 from solgym.envs.kernel_dsl.interpreter import interpret
 from solgym.envs.kernel_dsl.kernels import KERNELS, KernelTask, parse_task
+from solgym.envs.kernel_dsl.random_schedules import random_task
 from solgym.errors import UnknownTask
 from solgym.hardware.checking import Expected, compare
 from solgym.hardware.task import Task
@@ -172,6 +173,15 @@ def test_leaving_out_one_term_of_a_sum_is_rejected(task_id):
 def test_tasks_that_do_not_exist_say_why(task_id, needle):
     with pytest.raises(UnknownTask, match=needle.replace("(", r"\(")):
         parse_task(task_id)
+
+
+def test_extents_of_any_length_are_read():
+    with pytest.raises(UnknownTask):
+        parse_task(f"gemm/f32/m1n1k{'9' * 5000}")
+
+
+def test_random_tasks_keep_to_what_a_task_may_be():
+    random_task(np.random.default_rng(165), "conv2d")  # draws 9 GFLOP and 1,700 MiB first
 
 
 def test_any_shape_is_a_task():

@@ -40,6 +40,9 @@ RIGHT = {
     ),
     "parallel on one thread": (GEMM, step("parallel", "C", loop="i")),
     "fuse two axes": (GEMM, step("split", "C", loop="j", factor=8), step("fuse", "C", loop="i")),
+    "fuse axes of one trip": (
+        "gemm/f32/m1n37k11", step("split", "C", loop="j", factor=8), step("fuse", "C", loop="i"),
+    ),
     "fuse one axis": (GEMM, step("split", "C", loop="j", factor=8), step("fuse", "C", loop="j.o")),
     "accumulate": (GEMM, step("accumulate", "C", loop="k")),
     "accumulate inside an outer reduction": (
@@ -217,11 +220,17 @@ def test_targets_decide_what_is_possible() -> None:
         {"op": "split", "stage": "C", "loop": "i", "factor": True},
         {"op": "split", "stage": "C", "loop": "i", "factor": 4, "extra": 1},
         {"op": "reorder", "stage": "C", "loops": "ij"},
+        {"op": "split", "stage": "C", "loop": "i", "factor": 10**5000},
+        {"op": "vectorize", "stage": "C", "loop": "k", "lanes": 1 << 20_000},
+        {"op": "unroll", "stage": "C", "loop": "i" * 10_000_000},
+        3,
     ],
+    ids=range(11),
 )
 def test_malformed_steps_are_misuse(malformed: dict[str, object]) -> None:
-    with pytest.raises(InvalidSchedule):
+    with pytest.raises(InvalidSchedule) as caught:
         apply_step(nest_of(GEMM), malformed, cpu_spec())
+    assert len(str(caught.value)) < 300
 
 
 def test_every_primitive_is_documented_and_tested() -> None:

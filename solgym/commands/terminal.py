@@ -1,0 +1,50 @@
+"""What commands print to: a console that any terminal, encoding or reader of a pipe can stand."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+
+from rich.console import Console
+
+__all__ = ["open_console", "tolerate_any_encoding"]
+
+NARROWEST = 20
+"""Widths below this are no terminal's: they stand for one that does not say how wide it is."""
+USUAL_WIDTH = 80
+
+_PLAIN = {"µ": "u", "±": "+-", "×": "x", "…": "..."}
+
+
+class _Console(Console):
+    """A console that leaves a closed pipe to the command line; rich would exit with 1, which is a verdict."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True  # what is still to be printed has no reader either
+        raise BrokenPipeError
+
+
+def open_console() -> Console:
+    """A console for standard output."""
+    made = _Console()
+    if made.width < NARROWEST:
+        made.width = USUAL_WIDTH
+    return made
+
+
+def tolerate_any_encoding() -> None:
+    """Let standard output and error replace what their encoding does not have, instead of failing."""
+    codecs.register_error("solgym.plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="solgym.plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    if 0xDC80 <= ord(character) <= 0xDCFF:  # a byte of a file name that is no text
+        return bytes([ord(character) - 0xDC00]), error.start + 1
+    return _PLAIN.get(character, "?"), error.start + 1
