@@ -146,10 +146,24 @@ class LoadWriter:
             name, depth = self._shared(tensor, address, f"load {w.scalar}, ptr {address.name}")
             return Value(name, depth)
         inside = self._scalar_condition(checks, 0)
-        depth = max(address.depth, inside.depth)
-        safe = w.place(depth, f"select i1 {inside.name}, ptr {address.name}, ptr {self.pointers[tensor]}")
-        name, depth = self._shared(tensor, Value(safe, depth), f"load {w.scalar}, ptr {safe}")
+        safe = self._safe_address(tensor, address, checks)
+        name, depth = self._shared(tensor, safe, f"load {w.scalar}, ptr {safe.name}")
         return w.select(inside, Value(name, depth), w.constant(0.0))
+
+    def _safe_address(self, tensor: str, address: Value, checks: list[_Check]) -> Value:
+        """The address, or the tensor's start where conditions that hold for all lanes say it lies outside.
+
+        A load whose lanes are all masked off is harmless anywhere, but takes hundreds of cycles where no
+        memory is mapped.
+        """
+        w = self.writer
+        steady = [check for check in checks if not check.lane_coefficient]
+        if not steady:
+            return address
+        inside = self._scalar_condition(steady, 0)
+        depth = max(address.depth, inside.depth)
+        text = f"select i1 {inside.name}, ptr {address.name}, ptr {self.pointers[tensor]}"
+        return Value(w.place(depth, text), depth)
 
     def _contiguous(self, tensor: str, address: Value, checks: list[_Check], active: int) -> Value:
         w = self.writer
@@ -160,6 +174,7 @@ class LoadWriter:
             return Value(name, depth, True)
         mask = Value(self.mask(active), 0, True)
         if checks:
+            address = self._safe_address(tensor, address, checks)
             inside = self._vector_condition(checks)
             if active < w.lanes:
                 depth, both = inside.depth, f"and <{w.lanes} x i1> {inside.name}, {mask.name}"
