@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Generic, Literal
@@ -86,6 +85,8 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
             raise InvalidOption(f"Both task={task!r} and split={split!r} are given; give one of them.")
         _require(split in (None, "train", "test"), "split", split, "'train' or 'test'")
         _require(reward_at in ("step", "end"), "reward_at", reward_at, "'step' or 'end'")
+        _require(isinstance(stop_at, float | int), "stop_at", stop_at, "a number")
+        _require(isinstance(failure_penalty, float | int), "failure_penalty", failure_penalty, "a number")
         _require(0 < stop_at <= 1, "stop_at", stop_at, "a fraction of the speed of light in (0, 1]")
         finite = -math.inf < failure_penalty <= 0
         _require(finite, "failure_penalty", failure_penalty, "0 or a finite negative number")
@@ -94,6 +95,9 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
             _require(count >= 1, name, count, "at least 1")
         _require(task is None or isinstance(task, str), "task", task, "a task id")
         _require(isinstance(policy, MeasurePolicy | None), "policy", policy, "a MeasurePolicy or None")
+        _require(isinstance(target, str | Target), "target", target, "a target or its name")
+        proposes = warm_start is None or isinstance(warm_start, WarmStart)
+        _require(proposes, "warm_start", warm_start, "an object with a method propose, or None")
         modes = self.metadata["render_modes"]
         _require(render_mode is None or render_mode in modes, "render_mode", render_mode, f"one of {modes}")
         self.target: Target = open_target(target, threads) if isinstance(target, str) else target
@@ -161,9 +165,6 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
     @abstractmethod
     def action_masks(self) -> NDArray[np.bool_]:
         """Which actions are legal now; where the action space has several parts, one mask after the other."""
-
-    def _prepare(self, state: StateT) -> None:
-        """Compute ahead, in a thread of its own, what a state will be asked for if its candidate is right."""
 
     @abstractmethod
     def action_meanings(self) -> tuple[str, ...]:
@@ -389,16 +390,8 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         return ""
 
     def _evaluate_state(self) -> Measurement:
-        """Measure the state in force, and meanwhile prepare what will be asked about it.
-
-        Most of a trial is spent waiting for LLVM and for the worker, without Python's lock.
-        """
-        ahead = threading.Thread(target=self._prepare, args=(self._state,), daemon=True)
-        ahead.start()
-        try:
-            return self.evaluate(self._state.candidate)
-        finally:
-            ahead.join()
+        """Measure the state in force."""
+        return self.evaluate(self._state.candidate)
 
     @property
     def _is_pending(self) -> bool:

@@ -6,6 +6,7 @@ global changes and no display is needed.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ __all__ = ["Attempt", "Scene", "draw", "write"]
 IMAGE_SIZE_INCHES = (12.0, 6.0)
 IMAGE_DPI = 80
 MAX_IMAGE_LINES = 38
+IMAGE_COLUMNS = 92
+ROOFLINE_SHRINK = 1.25
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,20 @@ def draw(scene: Scene) -> NDArray[np.uint8]:
     roofline = _pixels(
         draw_roofline(scene.profile, _points(scene), scene.threads),
         FigureCanvasAgg,
-        (0.5 * IMAGE_SIZE_INCHES[0]),
+        ROOFLINE_SHRINK,
     )
-    text = Figure(dpi=IMAGE_DPI)
-    lines = write(scene).splitlines()
+    text = Figure()
+    lines = [part for line in write(scene).splitlines() for part in _wrapped(line)]
     if len(lines) > MAX_IMAGE_LINES:
         lines = [*lines[: MAX_IMAGE_LINES - 1], "..."]
     text.text(0.02, 0.98, "\n".join(lines), family="monospace", size=7, va="top")
-    return np.concatenate([_pixels(text, FigureCanvasAgg, 0.5 * IMAGE_SIZE_INCHES[0]), roofline], axis=1)
+    return np.concatenate([_pixels(text, FigureCanvasAgg), roofline], axis=1)
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of text in pieces that fit the left half of the image."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, IMAGE_COLUMNS, subsequent_indent=indent, drop_whitespace=False) or [""]
 
 
 def _headline(scene: Scene) -> str:
@@ -112,9 +121,10 @@ def _points(scene: Scene) -> list[tuple[str, float, float]]:
     ]
 
 
-def _pixels(figure, canvas_type, width_inches: float) -> NDArray[np.uint8]:  # type: ignore[no-untyped-def]
-    figure.set_size_inches(width_inches, IMAGE_SIZE_INCHES[1])
-    figure.set_dpi(IMAGE_DPI)
+def _pixels(figure, canvas_type, shrink: float = 1.0) -> NDArray[np.uint8]:  # type: ignore[no-untyped-def]
+    """Half of the image; ``shrink`` makes what is drawn smaller and leaves the pixels as they are."""
+    figure.set_size_inches(0.5 * IMAGE_SIZE_INCHES[0] * shrink, IMAGE_SIZE_INCHES[1] * shrink)
+    figure.set_dpi(IMAGE_DPI / shrink)
     canvas = canvas_type(figure)
     canvas.draw()
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[:, :, :3])

@@ -6,7 +6,7 @@ this protocol; ``surrogates`` implements it.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from solgym.hardware.profile import HardwareProfile
 from solgym.hardware.target import Candidate, TargetSpec
@@ -15,6 +15,7 @@ from solgym.hardware.task import Task
 __all__ = ["WarmStart"]
 
 
+@runtime_checkable
 class WarmStart(Protocol):
     """Something that proposes where to begin."""
 

@@ -125,6 +125,7 @@ class Failure:
         return Measurement.failed(self.status, self.error, compile_s=self.compile_s)
 
 
+@runtime_checkable
 class Target(Protocol):
     """Hardware, or a recording of it, on which candidates are tried."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+import time
 from typing import Any, Literal
 
 import numpy as np
@@ -19,11 +21,13 @@ from solgym.envs.kernel_dsl.knobs import KnobSpace, knob_space, pattern_actions
 from solgym.envs.kernel_dsl.schedule import Schedule
 from solgym.envs.kernel_dsl.state import ScheduleState
 from solgym.errors import IllegalSchedule, InvalidOption, UnknownTask
+from solgym.hardware.measurement import Measurement
 from solgym.hardware.target import TargetSpec
 
 __all__ = ["ActionMode", "KernelDSLEnv"]
 
 ActionMode = Literal["primitive", "knobs"]
+HEAD_START_S = 0.002
 DEFAULT_MAX_STEPS = {"primitive": 40, "knobs": 1}
 
 
@@ -243,7 +247,7 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
                 raise IllegalSchedule(
                     f"knob {name} has {len(choices)} choices for this task, not {chosen + 1}"
                 )
-        return self._state_of(knobs.schedule_from(knobs.decode(action)))
+        return ScheduleState.reached(*knobs.scheduled(knobs.decode(action)))
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Which actions are legal now; in knobs mode the choices of each knob, one after the other."""
@@ -254,9 +258,26 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
             masks.append(np.arange(size) < len(choices))
         return np.concatenate(masks)
 
-    def _prepare(self, state: ScheduleState) -> None:
-        if self.action_mode == "primitive":
+    def _evaluate_state(self) -> Measurement:
+        """Measure the state in force, and meanwhile find out what is legal in it.
+
+        Most of a trial is spent in LLVM and waiting for the worker, both without Python's lock. The short
+        sleep lets code generation have the lock first, so that the mask falls into that time.
+        """
+        if self.action_mode == "knobs":
+            return super()._evaluate_state()
+        state = self._state
+
+        def look_ahead() -> None:
+            time.sleep(HEAD_START_S)
             self._mask_of(state)
+
+        ahead = threading.Thread(target=look_ahead, daemon=True)
+        ahead.start()
+        try:
+            return super()._evaluate_state()
+        finally:
+            ahead.join()
 
     def _mask_of(self, state: ScheduleState) -> NDArray[np.bool_]:
         """The mask of a state; those of the last two are remembered, as a failed step leads back."""

@@ -107,11 +107,15 @@ class KnobSpace:
             IllegalSchedule: the combination is not possible; the message says why.
             InvalidOption: a knob is missing, unknown, or set to what is not among its choices.
         """
+        return self.scheduled(config)[0]
+
+    def scheduled(self, config: Config) -> tuple[Schedule, ProgramNest]:
+        """The schedule of a configuration and the nest that it makes; raises as ``schedule_from`` does."""
         self._check(config)
         writer = ScheduleWriter(ProgramNest.initial(self.task.computation), self.target)
         lanes = int(config["lanes"])
         self.template.write(writer, config, lanes)
-        return Schedule(self.task.id, tuple(writer.steps))
+        return Schedule(self.task.id, tuple(writer.steps)), writer.nest
 
     def sample(self, rng: np.random.Generator) -> dict[str, Choice]:
         """A valid configuration, uniformly."""

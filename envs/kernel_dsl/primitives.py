@@ -92,7 +92,7 @@ def apply_step(program: ProgramNest, step: Step, limits: Limits) -> ProgramNest:
     missing = set(entry.arguments) - set(entry.optional) - set(arguments)
     if unknown or missing:
         raise InvalidSchedule(
-            f"step {dict(step)} does not fit {name}; it takes {', '.join(entry.arguments)}"
+            f"a step of {_listed(arguments)} does not fit {name}; it takes {', '.join(entry.arguments)}"
             + (f" ({', '.join(entry.optional)} optional)" if entry.optional else "")
         )
     for key, value in arguments.items():
@@ -100,6 +100,12 @@ def apply_step(program: ProgramNest, step: Step, limits: Limits) -> ProgramNest:
         if not fits(value) and not (value is None and key in entry.optional):
             raise InvalidSchedule(f"{key} of a {name} step must be {form}{_unlike(value)}")
     return entry.function(program, limits, **arguments)
+
+
+def _listed(arguments: Mapping[str, object]) -> str:
+    """Names of arguments, a few of them, for an error message."""
+    names = [str(name)[:40] for name in list(arguments)[:6]]
+    return ", ".join(names) or "nothing"
 
 
 def _unlike(value: object) -> str:

@@ -44,6 +44,11 @@ class ScheduleState:
         """
         return cls.untouched(task).restarted(steps, limits)
 
+    @classmethod
+    def reached(cls, candidate: Schedule, nest: ProgramNest) -> ScheduleState:
+        """The state of a schedule whose nest is known already."""
+        return cls(candidate, nest, _largest_stage(ProgramNest.initial(nest.computation)))
+
     def after(self, steps: Sequence[Step], limits: Limits) -> ScheduleState:
         """The state after more steps; raises as ``scheduled`` does."""
         nest = self.nest
