@@ -169,8 +169,8 @@ class _StageFunction:
             trips = self._parallel(point)
         else:
             self._loops(self.nest, 0, point)
-        if self.streamed:
-            self.writer.raw("call void @llvm.x86.sse.sfence()")
+        if self.streamed:  # such stores are not ordered with others before a fence
+            self.writer.raw("fence seq_cst")
         parameters = [f"ptr noalias nonnull align 64 {p}" for p in self.pointers.values()]
         if trips is not None:
             parameters += ["i64 %begin", "i64 %end"]
