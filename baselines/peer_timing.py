@@ -24,7 +24,7 @@ from solgym.hardware.fingerprint import host_device
 from solgym.hardware.measurement import Clock, Measurement, MeasurePolicy, Status
 from solgym.hardware.timing import NativeTimer, Sample, median_interval, sample_alone
 
-__all__ = ["OPENBLAS_OVERRIDES", "PeerTime", "spread_threads", "time_call", "time_numpy"]
+__all__ = ["OPENBLAS_OVERRIDES", "CallTimer", "PeerTime", "spread_threads", "time_call", "time_numpy"]
 
 OPENBLAS_OVERRIDES: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 _THREAD_VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -42,7 +42,7 @@ class PeerTime:
     measurement: Measurement
 
 
-class _CallTimer(NativeTimer):
+class CallTimer(NativeTimer):
     """Samples a Python call; the interpreter's share of it (under a microsecond a call) is included."""
 
     def __init__(self, call: Call, clock: Clock) -> None:
@@ -50,6 +50,7 @@ class _CallTimer(NativeTimer):
         self.clock = clock
 
     def sample(self, calls: int, samples: int) -> list[Sample]:
+        """Take samples of so many calls each."""
         identity = time.CLOCK_THREAD_CPUTIME_ID if self.clock == "thread_cpu" else time.CLOCK_MONOTONIC
         taken = []
         for _ in range(samples):
@@ -76,7 +77,7 @@ def time_call(call: Call, policy: MeasurePolicy, threads: int = 1) -> Measuremen
         threads: with one, CPU time of this thread is counted, else wall-clock time.
     """
     clock: Clock = "thread_cpu" if threads == 1 else "wall"
-    samples = sample_alone(_CallTimer(call, clock), policy, lambda: None)
+    samples = sample_alone(CallTimer(call, clock), policy, lambda: None)
     times = samples.usable()
     interval = median_interval(times)
     stable = interval.spread <= policy.unstable_ci
@@ -93,14 +94,14 @@ def time_call(call: Call, policy: MeasurePolicy, threads: int = 1) -> Measuremen
     )
 
 
-def spread_threads() -> None:
-    """Give every thread of this process a core of its own, as far as there are enough.
+def spread_threads(pid: int | None = None) -> None:
+    """Give every thread of a process, by default this one, a core of its own as far as there are enough.
 
     Schedulers of small virtual machines have been seen to keep two threads that wait for each other on one
     core for seconds; the times are then a hundred times too long.
     """
     cores = host_device().cpus
-    threads = sorted(int(name) for name in os.listdir("/proc/self/task"))
+    threads = sorted(int(name) for name in os.listdir(f"/proc/{pid or os.getpid()}/task"))
     for position, thread in enumerate(threads):
         os.sched_setaffinity(thread, {cores[position % len(cores)]})
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.peer_process import PeerProcess, Round
-from benchmarks.placement import only_core, spread_threads
 from benchmarks.scoreboard import SpeedRow
 from solgym.envs.kernel_dsl.experts import expert_schedule
 from solgym.envs.kernel_dsl.kernels.task import parse_task
@@ -23,6 +23,12 @@ __all__ = ["Bench", "Comparison"]
 SEED = 0
 HOPELESS = 1.3
 """After two rounds, peers that take this many times longer than the best of their library are left out."""
+
+
+def only_core(pid: int) -> int | None:
+    """The core to which a process is bound, if it is bound to one."""
+    cores = os.sched_getaffinity(pid)
+    return min(cores) if len(cores) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -147,8 +153,6 @@ class Bench:
 
         our_round()  # starts the worker and its threads, and brings inputs and reference into being
         (worker,) = target.pool.pids()
-        if threads > 1:
-            spread_threads(worker)
         runners: dict[str, PeerProcess] = {}
         for library in [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is not None]:
             peer = self._peer(library, threads)

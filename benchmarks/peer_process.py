@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.placement import spread_threads
-from solgym.baselines.peer_timing import OPENBLAS_OVERRIDES
+from solgym.baselines.peer_timing import OPENBLAS_OVERRIDES, spread_threads
 from solgym.hardware.measurement import MeasurePolicy
 
 __all__ = ["PeerFailed", "PeerProcess", "Round"]

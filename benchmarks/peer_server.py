@@ -11,9 +11,7 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,34 +19,14 @@ import numpy as np
 import threadpoolctl
 
 from benchmarks.peer_variants import peer_calls
+from solgym.baselines.peer_timing import CallTimer
 from solgym.baselines.peers import Arrays
 from solgym.envs.kernel_dsl.kernels.task import KernelTask, parse_task
 from solgym.hardware.measurement import Clock, MeasurePolicy
-from solgym.hardware.timing import NativeTimer, Sample, median_interval, sample_alone
+from solgym.hardware.timing import median_interval, sample_alone
 
 TOLERANCE = 4.0
 """Peers may err this many times more than candidates: numpy's erf, for one, is an approximation."""
-
-
-class CallTimer(NativeTimer):
-    """Samples a Python call by the clock that candidates are timed by."""
-
-    def __init__(self, call: Callable[[], Any], clock: Clock) -> None:
-        self._call = call
-        self.clock = clock
-
-    def sample(self, calls: int, samples: int) -> list[Sample]:
-        identity = time.CLOCK_THREAD_CPUTIME_ID if self.clock == "thread_cpu" else time.CLOCK_MONOTONIC
-        taken = []
-        for _ in range(samples):
-            switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-            start = time.clock_gettime_ns(identity)
-            for _ in range(calls):
-                self._call()
-            elapsed = time.clock_gettime_ns(identity) - start
-            lost = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches
-            taken.append(Sample(max(elapsed, 1) / 1e9 / calls, lost))
-        return taken
 
 
 class Server:
