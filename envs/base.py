@@ -316,7 +316,7 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
                     self._last.status,
                     self._last.error or f"the measurement is {self._last.status}",
                 )
-                penalty = self.failure_penalty
+                penalty += self.failure_penalty
         reached = sol_fraction(self._timing.time_s, self.bound.time_s) >= self.stop_at
         # An episode of a single step is complete after it, not cut off.
         terminated = move.finishes or self.max_steps == 1 or (reached and not self._is_pending)

@@ -28,6 +28,7 @@ __all__ = ["ActionMode", "KernelDSLEnv"]
 
 ActionMode = Literal["primitive", "knobs"]
 HEAD_START_S = 0.002
+"""How long finding the mask of a state waits for its code generation, which needs Python's lock too."""
 DEFAULT_MAX_STEPS = {"primitive": 40, "knobs": 1}
 
 
@@ -94,8 +95,8 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
     | 67-70 | `score_`: gap_closed, sol_fraction, log10_distance, log10_speedup | -1 | 1 | of the schedule in force: gap closed, fraction of the speed of light, log10(time / speed of light) / 5, log10(speedup) / 5 |
     | 71 | `episode_`: steps_left | 0 | 1 | steps left / steps of an episode |
     | 72-295 | `loop_#_`: present, serial, unrolled, vector, parallel, device, reduction, fused, accumulates, partial, hosts, prefetches, axis, log2_trips, log2_stride, log2_span | 0 | 1 | loops of the stage in focus, outermost first: present, one-hot kind, flags (reduction, fused, accumulators begin here, partial sums, stages computed inside, prefetches inside), axis / 8, log2 of trips, stride and span / 24 (# from 0 to 13) |
-    | 296-355 | `tensor_#_`: present, copy, intermediate, padded, transposed, prefetched, log2_bytes, invariant, contiguous, strided | 0 | 1 | tensors that the stage in focus reads: present, flags, log2(bytes) / 32, one-hot: how the innermost loop walks through it (# from 0 to 5) |
-    | 356-563 | `stage_#_`: present, focus, attached, copy, output, sum, max, vectorised, accumulates, parallel, streams, loops, log2_points | 0 | 1 | stages in the order of computation: present, flags, loops / 14, log2(points) / 40 (# from 0 to 15) |
+    | 296-361 | `tensor_#_`: present, copy, intermediate, padded, transposed, sliding, prefetched, log2_bytes, invariant, contiguous, strided | 0 | 1 | tensors that the stage in focus reads: present, flags, log2(bytes) / 32, one-hot: how the innermost loop walks through it (# from 0 to 5) |
+    | 362-569 | `stage_#_`: present, focus, attached, copy, output, sum, max, vectorised, accumulates, parallel, streams, loops, log2_points | 0 | 1 | stages in the order of computation: present, flags, loops / 14, log2(points) / 40 (# from 0 to 15) |
 
     ## Rewards
 

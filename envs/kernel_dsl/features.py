@@ -138,8 +138,8 @@ FEATURE_GROUPS: tuple[FeatureGroup, ...] = (
         "tensor",
         MAX_TENSORS,
         _unit(
-            "present", "copy", "intermediate", "padded", "transposed", "prefetched", "log2_bytes",
-            "invariant", "contiguous", "strided",
+            "present", "copy", "intermediate", "padded", "transposed", "sliding", "prefetched",
+            "log2_bytes", "invariant", "contiguous", "strided",
         ),
         "tensors that the stage in focus reads: present, flags, log2(bytes) / 32, one-hot: how the innermost "
         "loop walks through it",
@@ -302,6 +302,7 @@ def _tensor(nest: ProgramNest, stage: StageNest, tensor: str) -> list[float]:
         float(producer is not None and producer.copies is None),
         float(any(load.padded for load in loads)),
         float(tensor in stage.transposed),
+        float(tensor in stage.sliding),
         float(any(prefetch.tensor == tensor for prefetch in stage.prefetches)),
         _log2(size, 32),
         float(not strided and not contiguous),

@@ -24,8 +24,7 @@ FACTORS = (2, 3, 4, 5, 6, 7, 8, 12, 14, 16, 24, 32, 48, 64)
 _WEIGHTS = {
     "split": 8, "reorder": 6, "unroll": 4, "vectorize": 5, "parallel": 2, "fuse": 1.5, "accumulate": 5,
     "split_reduction": 3, "compute_at": 4, "cache_read": 3, "prefetch": 1, "transpose": 2, "slide": 2,
-    "stream": 1,
-    "bind": 0.1,
+    "stream": 1, "bind": 0.1,
 }  # fmt: skip
 _MAX_ELEMENTS = 60_000
 _MAX_FLOPS = 4_000_000

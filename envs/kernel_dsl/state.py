@@ -60,7 +60,7 @@ class ScheduleState:
         """The state that ``steps`` alone give on the same task; raises as ``scheduled`` does."""
         initial = ProgramNest.initial(self.nest.computation)
         candidate = Schedule(self.candidate.task_id, tuple(steps))
-        return ScheduleState(candidate, candidate.apply(initial, limits), _largest_stage(initial))
+        return ScheduleState.reached(candidate, candidate.apply(initial, limits))
 
     @property
     def stage(self) -> StageNest:

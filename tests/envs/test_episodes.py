@@ -81,6 +81,16 @@ def test_rewards_at_the_end_measure_only_the_last_schedule():
     assert infos[-1]["time_s"] == infos[-1]["attempt_s"]
 
 
+def test_an_illegal_last_action_and_a_failing_last_schedule_both_cost():
+    env = make(target=FakeTarget(failing=Status.WRONG_RESULT), reward_at="end", max_steps=2)
+    env.reset(seed=0)
+    _, first, *_ = env.step(index_of(env, "split loop 0 by 4"))
+    *_, last, _, truncated, info = env.step(index_of(env, "split loop 13 by 2"))
+    assert (first, last, truncated) == (0.0, -2.0, True)
+    assert info["gap_closed"] == 0.0
+    assert json.loads(info["candidate"])["steps"] == []
+
+
 def test_log_speedups_telescope_too():
     rewards, infos = run_episode(make(reward="log_speedup", max_steps=12), 3)
     assert sum(rewards) == pytest.approx(math.log(infos[-1]["speedup"]))
