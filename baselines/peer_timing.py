@@ -18,10 +18,15 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from solgym.baselines.peers import NUMPY_PEERS, Call
-from solgym.envs.kernel_dsl.kernels.task import KernelTask, parse_task
+from solgym.baselines.peers import NUMPY_PEERS, Call, Peer
+from solgym.baselines.peers_programs import BLAS_PROGRAMS, PROGRAM_PEERS
+from solgym.envs.kernel_dsl.kernels.task import KernelTask
+from solgym.envs.kernel_dsl.kernels.task import parse_task as kernel_task
+from solgym.envs.mlir_passes.programs.task import ProgramTask
+from solgym.envs.mlir_passes.programs.task import parse_task as program_task
 from solgym.hardware.fingerprint import host_device
 from solgym.hardware.measurement import Clock, Measurement, MeasurePolicy, Status
+from solgym.hardware.task import Task
 from solgym.hardware.timing import NativeTimer, Sample, median_interval, sample_alone
 
 __all__ = ["OPENBLAS_OVERRIDES", "CallTimer", "PeerTime", "spread_threads", "time_call", "time_numpy"]
@@ -32,6 +37,24 @@ _TIMEOUT_S: Final = 60.0
 _BLAS_KERNELS: Final = frozenset(
     {"gemm", "batched_gemm", "gemv", "gemm_bias_gelu", "mlp", "conv2d", "attention"}
 )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How numpy computes a task: the table that it is from, the function, and whether BLAS does the work."""
+
+    table: str
+    peer: Peer
+    uses_blas: bool
+
+
+def _way_of(task: Task) -> _Way | None:
+    if isinstance(task, KernelTask) and task.kernel.name in NUMPY_PEERS:
+        return _Way("kernels", NUMPY_PEERS[task.kernel.name], task.kernel.name in _BLAS_KERNELS)
+    if isinstance(task, ProgramTask) and task.program.name in PROGRAM_PEERS:
+        name = task.program.name
+        return _Way("programs", PROGRAM_PEERS[name], name in BLAS_PROGRAMS)
+    return None
 
 
 @dataclass(frozen=True)
@@ -106,7 +129,7 @@ def spread_threads(pid: int | None = None) -> None:
         os.sched_setaffinity(thread, {cores[position % len(cores)]})
 
 
-def time_numpy(task: KernelTask, threads: int = 1, seed: int = 0) -> PeerTime | None:
+def time_numpy(task: Task, threads: int = 1, seed: int = 0) -> PeerTime | None:
     """Time numpy on a task in a fresh process; None if numpy has no way of computing it, or fails.
 
     Args:
@@ -114,20 +137,24 @@ def time_numpy(task: KernelTask, threads: int = 1, seed: int = 0) -> PeerTime | 
         threads: threads that BLAS may use.
         seed: of the inputs.
     """
-    if task.kernel.name not in NUMPY_PEERS:
+    way = _way_of(task)
+    if way is None:
         return None
     clean = {key: value for key, value in os.environ.items() if key not in OPENBLAS_OVERRIDES}
     environments = [clean]
-    if task.kernel.name in _BLAS_KERNELS and any(key in os.environ for key in OPENBLAS_OVERRIDES):
+    if way.uses_blas and any(key in os.environ for key in OPENBLAS_OVERRIDES):
         environments.append(dict(os.environ))
-    times = [_in_process(task.id, threads, seed, environment) for environment in environments]
+    times = [_in_process(way.table, task.id, threads, seed, environment) for environment in environments]
     known = [peer for peer in times if peer is not None]
     return min(known, key=lambda peer: peer.measurement.time_s or 0.0, default=None)
 
 
-def _in_process(task_id: str, threads: int, seed: int, environment: dict[str, str]) -> PeerTime | None:
+def _in_process(
+    table: str, task_id: str, threads: int, seed: int, environment: dict[str, str]
+) -> PeerTime | None:
     environment |= dict.fromkeys(_THREAD_VARIABLES, str(threads))
-    command = [sys.executable, "-m", __name__, task_id, "--threads", str(threads), "--seed", str(seed)]
+    options = ["--threads", str(threads), "--seed", str(seed)]
+    command = [sys.executable, "-m", __name__, table, task_id, *options]
     try:
         finished = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
@@ -159,17 +186,20 @@ def _numpy_label(uses_blas: bool) -> str:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", choices=("kernels", "programs"))
     parser.add_argument("task")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    task = parse_task(options.task)
-    call = NUMPY_PEERS[task.kernel.name](task.extents, task.make_inputs(options.seed))
+    task = kernel_task(options.task) if options.table == "kernels" else program_task(options.task)
+    way = _way_of(task)
+    assert way is not None
+    call = way.peer(task.extents, task.make_inputs(options.seed))
     if options.threads > 1:
         call()  # by now BLAS has made its threads
         spread_threads()
     measurement = time_call(call, MeasurePolicy(max_seconds=0.5), options.threads)
-    label = _numpy_label(task.kernel.name in _BLAS_KERNELS)
+    label = _numpy_label(way.uses_blas)
     json.dump({"label": label, "measurement": measurement.to_json()}, sys.stdout)
 
 

@@ -21,7 +21,7 @@ from solgym.envs.kernel_dsl.kernels.stencils import WEIGHTS_5, WEIGHTS_7, WEIGHT
 __all__ = ["NUMPY_PEERS", "Call", "Peer"]
 
 Arrays = tuple[NDArray[Any], ...]
-Call = Callable[[], NDArray[Any]]
+Call = Callable[[], NDArray[Any] | tuple[NDArray[Any], ...]]
 Peer = Callable[[Mapping[str, int], Arrays], Call]
 
 

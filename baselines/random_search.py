@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solgym.baselines.tuner import ProposalSource
-from solgym.envs.kernel_dsl.schedule import Schedule
+from solgym.envs.proposals import ProposalSource
 from solgym.hardware.measurement import Measurement
+from solgym.hardware.target import Candidate
 
 __all__ = ["RandomSearch"]
 
@@ -32,11 +32,11 @@ class RandomSearch:
         self._source = source
         self._rng = np.random.default_rng(seed)
         self._proposed: set[str] = set()
-        self._remaining: list[Schedule] | None = None
+        self._remaining: list[Candidate] | None = None
 
-    def ask(self, count: int) -> list[Schedule]:
+    def ask(self, count: int) -> list[Candidate]:
         """Propose up to ``count`` candidates that were never proposed before."""
-        proposals: list[Schedule] = []
+        proposals: list[Candidate] = []
         while len(proposals) < count:
             candidate = self._next()
             if candidate is None:
@@ -45,10 +45,10 @@ class RandomSearch:
             proposals.append(candidate)
         return proposals
 
-    def tell(self, results: Sequence[tuple[Schedule, Measurement]]) -> None:
+    def tell(self, results: Sequence[tuple[Candidate, Measurement]]) -> None:
         """Ignore how proposals did; that is what makes it the baseline."""
 
-    def _next(self) -> Schedule | None:
+    def _next(self) -> Candidate | None:
         if self._remaining is None:
             for _ in range(MAX_REPEATED_DRAWS):
                 candidate = self._source.draw(self._rng)
@@ -57,7 +57,7 @@ class RandomSearch:
             self._remaining = self._shuffled_rest()
         return self._remaining.pop() if self._remaining else None
 
-    def _shuffled_rest(self) -> list[Schedule]:
+    def _shuffled_rest(self) -> list[Candidate]:
         everything = self._source.enumerate()
         if everything is None:
             return []

@@ -12,10 +12,8 @@ from pathlib import Path
 from solgym.baselines.runner import open_env
 from solgym.baselines.search import trials_of
 from solgym.baselines.trace import TraceHeader, TraceRecord, read_trace
-from solgym.envs.kernel_dsl.schedule import Schedule
 from solgym.errors import InvalidTrace
 from solgym.hardware.fingerprint import device_fingerprint
-from solgym.hardware.jit import toolchain_fingerprint
 from solgym.hardware.measurement import Measurement, tied
 
 __all__ = ["DEFAULT_TOLERANCE", "Replay", "best_record", "holds", "replay"]
@@ -90,12 +88,13 @@ def replay(path: str | Path, tolerance: float = DEFAULT_TOLERANCE) -> Replay:
         )
     baseline = next((record.result for record in records if record.role == "baseline"), None)
     with open_env(
-        header.env_id, task=header.task, threads=header.threads, mode=header.mode, seed=header.seed
+        header.env_id, task=header.task, threads=header.threads, seed=header.seed, options=header.options
     ) as env:
-        repeated = env.evaluate(Schedule.from_json(best.candidate))
+        candidate = env.read_candidate(best.candidate)
+        repeated = env.evaluate(candidate)
         if not holds(best.result, repeated, tolerance) and repeated.time_s is not None:
             # A busy moment must not condemn a candidate; one that is slower twice is slower.
-            repeated = env.evaluate(Schedule.from_json(best.candidate))
+            repeated = env.evaluate(candidate)
         return Replay(
             header=header,
             recorded=best.result,
@@ -103,6 +102,5 @@ def replay(path: str | Path, tolerance: float = DEFAULT_TOLERANCE) -> Replay:
             recorded_baseline=baseline,
             repeated_baseline=env.baseline,
             holds=holds(best.result, repeated, tolerance),
-            same_fingerprint=(device_fingerprint(), toolchain_fingerprint())
-            == (header.device, header.toolchain),
+            same_fingerprint=(device_fingerprint(), env.toolchain) == (header.device, header.toolchain),
         )

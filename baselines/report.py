@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: a table, two pictures, the best schedule and its code.
+"""What a finished run leaves behind: a table, two pictures, the best candidate and its code.
 
 Every score comes from ``solgym.hardware.speed_of_light``; here is only their presentation.
 """
@@ -8,22 +8,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
-from solgym.baselines.code import code_of
 from solgym.baselines.peer_timing import PeerTime
 from solgym.baselines.plots import ReferenceTime, draw_progress, format_seconds
-from solgym.baselines.runner import TuneResult
-from solgym.envs.kernel_dsl.schedule import Schedule
+from solgym.baselines.runner import TuneResult, make_env
+from solgym.baselines.trace import TraceHeader, TraceRecord
+from solgym.envs.design import CodeText
 from solgym.errors import InvalidOption
 from solgym.hardware.measurement import Measurement
 from solgym.hardware.roofline import draw_roofline
 from solgym.hardware.speed_of_light import Bound, gap_closed, sol_fraction, speedup
-from solgym.hardware.target import TargetSpec
 
 __all__ = ["Row", "comparison", "comparison_table", "rate_of", "write_report"]
 
@@ -136,7 +136,7 @@ def _half_width(row: Row) -> str:
     return f"{part:.1%}" if part else ""
 
 
-def write_report(result: TuneResult, peers: Sequence[PeerTime], spec: TargetSpec) -> dict[str, Path]:
+def write_report(result: TuneResult, peers: Sequence[PeerTime]) -> dict[str, Path]:
     """Write everything a run leaves behind into its folder.
 
     Returns:
@@ -157,16 +157,11 @@ def write_report(result: TuneResult, peers: Sequence[PeerTime], spec: TargetSpec
     ]
     draw_roofline(result.profile, points, threads=result.header.threads, path=files["roofline"])
     if result.best is not None:
-        schedule = Schedule.from_json(result.best.candidate)
-        code = code_of(schedule, result.task, spec)
-        for name, suffix, text in (
-            ("schedule", "json", json.dumps(schedule.to_json(), indent=1) + "\n"),
-            ("loop nest", "txt", code.nest + "\n"),
-            ("LLVM IR", "ll", code.llvm),
-            ("assembly", "s", code.assembly),
-        ):
-            files[name] = folder / f"best.{suffix}"
-            _write(files[name], text)
+        files["candidate"] = folder / "best.json"
+        _write(files["candidate"], json.dumps(result.best.candidate, indent=1) + "\n")
+        for code in _code(result.header, result.best):
+            files[code.title] = folder / f"best{code.suffix}"
+            _write(files[code.title], code.text.removesuffix("\n") + "\n")
     files["summary"] = folder / "report.json"
     summary = {
         "task": result.task.id,
@@ -177,6 +172,13 @@ def write_report(result: TuneResult, peers: Sequence[PeerTime], spec: TargetSpec
     }
     _write(files["summary"], json.dumps(summary, indent=1) + "\n")
     return files
+
+
+def _code(header: TraceHeader, best: TraceRecord) -> tuple[CodeText, ...]:
+    made = make_env(header.env_id, task=header.task, threads=header.threads, options=header.options)
+    with closing(made) as env:
+        env.choose_task()
+        return env.code_of(env.read_candidate(best.candidate))
 
 
 def _write(path: Path, text: str) -> None:

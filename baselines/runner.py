@@ -8,40 +8,34 @@ that the same call continues an interrupted run and repeats nothing of a finishe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, cast
 
 import gymnasium
 
 import solgym
 from solgym.baselines.budget import Budget
-from solgym.baselines.proposals import EpisodeSource, KnobSource
 from solgym.baselines.search import Listener, SilentListener, finalists, search, trials_of, winner
-from solgym.baselines.trace import Role, Trace, TraceHeader, TraceRecord
-from solgym.baselines.tuner import ProposalSource, check_tuner, make_tuner
-from solgym.envs.kernel_dsl.experts import expert_schedule
-from solgym.envs.kernel_dsl.kernels.task import KernelTask
-from solgym.envs.kernel_dsl.knobs import knob_space
-from solgym.envs.kernel_dsl.schedule import Schedule
+from solgym.baselines.trace import Option, Role, Trace, TraceHeader, TraceRecord
+from solgym.baselines.tuner import check_tuner, make_tuner
+from solgym.envs.base import TuningEnv
 from solgym.envs.measuring import BASELINE_TIMEOUT_S
-from solgym.errors import InvalidOption, InvalidTrace
+from solgym.envs.registration import env_class
+from solgym.errors import InvalidTrace
 from solgym.hardware.fingerprint import device_fingerprint
-from solgym.hardware.jit import toolchain_fingerprint
 from solgym.hardware.measurement import Measurement, tied
 from solgym.hardware.profile import HardwareProfile
 from solgym.hardware.speed_of_light import Bound
-from solgym.hardware.target import Artifact, interleaved
+from solgym.hardware.target import Artifact, Candidate, interleaved
+from solgym.hardware.task import Task
 
-if TYPE_CHECKING:
-    from solgym.envs.kernel_dsl.env import KernelDSLEnv
+__all__ = ["TuneResult", "make_env", "open_env", "tune"]
 
-__all__ = ["Mode", "TuneResult", "make_env", "open_env", "tune"]
-
-Mode = Literal["knobs", "primitive"]
+Env = TuningEnv[Any]
 
 
 @dataclass(frozen=True)
@@ -59,12 +53,12 @@ class TuneResult:
         best: the winner with its time when re-timed against the other finalists, or if none of them was
             stable then, the best trial; None if no trial is ``ok``.
         tied_with: how many other finalists cannot be told apart from the winner.
-        expert: the hand-written schedule, timed in the same turns; None where there is none.
+        expert: the best known candidate, timed in the same turns; None where there is none.
         directory: the folder of the run.
     """
 
     header: TraceHeader
-    task: KernelTask
+    task: Task
     profile: HardwareProfile
     bound: Bound
     baseline: Measurement
@@ -76,48 +70,48 @@ class TuneResult:
     directory: Path
 
 
-def make_env(env_id: str, *, task: str | None = None, threads: int = 1, mode: Mode = "knobs") -> KernelDSLEnv:
+def make_env(
+    env_id: str,
+    *,
+    task: str | None = None,
+    threads: int = 1,
+    options: Mapping[str, Option] | None = None,
+) -> Env:
     """Make an environment; nothing is compiled, calibrated or measured yet.
 
     Args:
         env_id: for example ``KernelDSL-GEMM-v0``.
         task: a task id; None is the environment's default.
         threads: threads that candidates run on.
-        mode: what a step of the environment is.
+        options: further arguments of the environment.
 
     Raises:
         InvalidOption: there is no such environment; the message names those that are similar.
         SolgymError: the task does not exist or does not belong to the environment.
     """
     solgym.register_envs()
-    if not env_id.startswith("KernelDSL-") or env_id not in gymnasium.registry:
-        raise InvalidOption(
-            f"there is no environment {env_id!r}{_similar(env_id)}; `solgym list` names them all"
-        )
-    options: dict[str, Any] = {} if task is None else {"task": task}
-    env = gymnasium.make(env_id, disable_env_checker=True, action_mode=mode, threads=threads, **options)
-    return cast("KernelDSLEnv", env.unwrapped)
+    env_class(env_id)
+    arguments: dict[str, Any] = {**(options or {}), **({} if task is None else {"task": task})}
+    env = gymnasium.make(env_id, disable_env_checker=True, threads=threads, **arguments)
+    return cast(Env, env.unwrapped)
 
 
 @contextmanager
 def open_env(
-    env_id: str, *, task: str | None = None, threads: int = 1, mode: Mode = "knobs", seed: int = 0
-) -> Iterator[KernelDSLEnv]:
+    env_id: str,
+    *,
+    task: str | None = None,
+    threads: int = 1,
+    seed: int = 0,
+    options: Mapping[str, Option] | None = None,
+) -> Iterator[Env]:
     """Make an environment and reset it, so that its task and its baseline are there.
 
     ``seed`` is of the inputs; the other arguments and the errors are those of ``make_env``.
     """
-    with closing(make_env(env_id, task=task, threads=threads, mode=mode)) as env:
+    with closing(make_env(env_id, task=task, threads=threads, options=options)) as env:
         env.reset(seed=seed)
         yield env
-
-
-def _similar(env_id: str) -> str:
-    import difflib
-
-    names = [name for name in gymnasium.registry if name.startswith("KernelDSL-")]
-    near = difflib.get_close_matches(env_id, names, n=2, cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}" if near else ""
 
 
 def tune(
@@ -126,10 +120,11 @@ def tune(
     budget: Budget,
     out: str | Path,
     tuner: str = "random",
-    mode: Mode = "knobs",
+    mode: str | None = None,
     seed: int = 0,
     task: str | None = None,
     threads: int = 1,
+    options: Mapping[str, Option] | None = None,
     listener: Listener | None = None,
 ) -> TuneResult:
     """Search for the fastest candidate of a task within a budget.
@@ -142,10 +137,11 @@ def tune(
         budget: what the search may spend.
         out: the folder that receives the trace; made if missing.
         tuner: a name in ``TUNERS``.
-        mode: whether proposals are settings of the task's schedule knobs or episodes of primitive actions.
+        mode: in which of the environment's ``modes`` to search; None is its first.
         seed: of the tuner and of the inputs.
         task: a task id; None is the environment's default.
         threads: threads that candidates run on.
+        options: further arguments of the environment.
         listener: told how the run goes on.
 
     Raises:
@@ -153,13 +149,31 @@ def tune(
     """
     listener = listener or SilentListener()
     check_tuner(tuner, seed)
+    solgym.register_envs()
+    mode = env_class(env_id).check_mode(mode)
     listener.stage("measuring the baseline")
-    with open_env(env_id, task=task, threads=threads, mode=mode, seed=seed) as env:
-        method = make_tuner(tuner, _source(env, mode), seed)
-        header = _header(env, env_id, budget=budget, tuner=tuner, mode=mode, seed=seed, threads=threads)
+    with open_env(env_id, task=task, threads=threads, seed=seed, options=options) as env:
+        method = make_tuner(tuner, env.proposals(mode), seed)
+        header = TraceHeader(
+            env_id=env_id,
+            task=env.task.id,
+            tuner=tuner,
+            mode=mode,
+            seed=seed,
+            target=env.target.name,
+            threads=threads,
+            options=dict(options or {}),
+            package=solgym.__version__,
+            toolchain=env.toolchain,
+            device=device_fingerprint(),
+            profile=_profile_fingerprint(env.profile),
+            budget_measurements=budget.measurements,
+            budget_seconds=budget.seconds,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
         with Trace.open(out, header, listener.notice) as trace:
             if not trace.records:
-                trace.append(_record(trace, "baseline", Schedule(env.task.id), env.baseline))
+                trace.append(_record(trace, "baseline", env.untouched, env.baseline))
             baseline = _recorded_baseline(trace)
             baseline_s = baseline.time_s or max(env.policy.timeout_s, BASELINE_TIMEOUT_S)
             listener.scale(env.task.id, baseline_s, env.bound.time_s)
@@ -198,40 +212,13 @@ def _recorded_baseline(trace: Trace) -> Measurement:
     return first.result
 
 
-def _source(env: KernelDSLEnv, mode: Mode) -> ProposalSource:
-    if mode == "primitive":
-        return EpisodeSource(env.task, env.table, env.target.spec, env.patterns, env.max_steps)
-    return KnobSource(knob_space(env.task, env.target.spec))
-
-
-def _header(
-    env: KernelDSLEnv, env_id: str, *, budget: Budget, tuner: str, mode: Mode, seed: int, threads: int
-) -> TraceHeader:
-    return TraceHeader(
-        env_id=env_id,
-        task=env.task.id,
-        tuner=tuner,
-        mode=mode,
-        seed=seed,
-        target=env.target.name,
-        threads=threads,
-        package=solgym.__version__,
-        toolchain=toolchain_fingerprint(),
-        device=device_fingerprint(),
-        profile=_profile_fingerprint(env.profile),
-        budget_measurements=budget.measurements,
-        budget_seconds=budget.seconds,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-
-
 def _profile_fingerprint(profile: HardwareProfile) -> str:
     """Identifies the numbers themselves: a second calibration of one machine moves every score a little."""
     return f"{profile.name}/{hashlib.sha256(profile.model_dump_json().encode()).hexdigest()[:16]}"
 
 
 def _record(
-    trace: Trace, role: Role, candidate: Schedule, result: Measurement, trial: int | None = None
+    trace: Trace, role: Role, candidate: Candidate, result: Measurement, trial: int | None = None
 ) -> TraceRecord:
     last = trace.records[-1] if trace.records else None
     return TraceRecord(
@@ -245,44 +232,50 @@ def _record(
     )
 
 
-def _finish(
-    env: KernelDSLEnv, trace: Trace, listener: Listener
-) -> tuple[list[TraceRecord], TraceRecord | None]:
-    """The finalists and the expert's schedule, timed in turns; taken from the trace if they are there."""
-    ending = _ending(trace.records)
-    if not ending:
+def _finish(env: Env, trace: Trace, listener: Listener) -> tuple[list[TraceRecord], TraceRecord | None]:
+    """The finalists and the expert, timed in turns; taken from the trace if they are there."""
+    best, known = finalists(trials_of(trace.records)), env.expert
+    if not _has_ending(trace.records, best, known):
         listener.stage("timing the finalists again, in turns")
-        contenders: list[tuple[Role, Schedule, int | None]] = [
-            ("final", Schedule.from_json(record.candidate), record.trial)
-            for record in finalists(trials_of(trace.records))
+        contenders: list[tuple[Role, Candidate, int | None]] = [
+            ("final", env.read_candidate(record.candidate), record.trial) for record in best
         ]
-        contenders.append(("expert", expert_schedule(env.task, env.target.spec), None))
+        if known is not None:
+            contenders.append(("expert", known, None))
         results = _in_turns(env, [candidate for _, candidate, _ in contenders], trace.header.seed)
         for (role, candidate, trial), result in zip(contenders, results, strict=True):
             trace.append(_record(trace, role, candidate, result, trial))
-        ending = _ending(trace.records)
+    ending = _ending(trace.records)
     finals = [record for record in ending if record.role == "final" and record.result.ok]
     expert = next((record for record in ending if record.role == "expert" and record.result.ok), None)
     return finals, expert
 
 
+def _has_ending(
+    records: Sequence[TraceRecord], best: Sequence[TraceRecord], expert: Candidate | None
+) -> bool:
+    """Whether the finalists were timed again after the last trial, and the expert, whose line comes last."""
+    ending = _ending(records)
+    if expert is not None:
+        return bool(ending) and ending[-1].role == "expert"
+    return {record.trial for record in best} <= {record.trial for record in ending}
+
+
 def _ending(records: Sequence[TraceRecord]) -> list[TraceRecord]:
-    """What was re-timed after the last trial, or nothing if that is not complete.
+    """What was re-timed after the last trial.
 
-    The expert's line comes last, so it says that the others are there. Lines of an attempt that was
-    interrupted may stand before them; each trial's last line counts.
+    Lines of an attempt that was interrupted may stand before those of a later one; each trial's last line
+    counts.
     """
-    if not records or records[-1].role != "expert":
-        return []
-    finals: dict[int | None, TraceRecord] = {}
-    for record in reversed(records[:-1]):
-        if record.role != "final":
+    last: dict[int | None, TraceRecord] = {}
+    for record in reversed(records):
+        if record.role not in ("final", "expert"):
             break
-        finals.setdefault(record.trial, record)
-    return [*finals.values(), records[-1]]
+        last.setdefault(record.trial, record)
+    return list(reversed(last.values()))
 
 
-def _in_turns(env: KernelDSLEnv, candidates: Sequence[Schedule], seed: int) -> list[Measurement]:
+def _in_turns(env: Env, candidates: Sequence[Candidate], seed: int) -> list[Measurement]:
     compiled = [env.target.compile(candidate, env.task) for candidate in candidates]
     artifacts = [artifact for artifact in compiled if isinstance(artifact, Artifact)]
     timed = iter(interleaved(env.target, artifacts, env.task, env.policy, seed, env.bound.time_s))

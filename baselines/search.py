@@ -7,18 +7,19 @@ knows no environment and no hardware.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from solgym.baselines.budget import Budget
 from solgym.baselines.trace import Trace, TraceRecord
 from solgym.baselines.tuner import Tuner
-from solgym.envs.kernel_dsl.schedule import Schedule
 from solgym.errors import InvalidTrace
 from solgym.hardware.measurement import Measurement, Status, tied
+from solgym.hardware.target import Candidate
 
 __all__ = ["Listener", "Progress", "SilentListener", "finalists", "search", "trials_of", "winner"]
 
@@ -111,7 +112,7 @@ def improves(result: Measurement, best_s: float | None) -> bool:
 
 def search(
     tuner: Tuner,
-    evaluate: Callable[[Schedule], Measurement],
+    evaluate: Callable[[Candidate], Measurement],
     budget: Budget,
     trace: Trace,
     listener: Listener | None = None,
@@ -161,9 +162,10 @@ def search(
 
 def _play_back(tuner: Tuner, trace: Trace, standing: _Standing) -> None:
     for record in trials_of(trace.records):
-        recorded, result = Schedule.from_json(record.candidate), record.result
+        result = record.result
         proposals = tuner.ask(1)
-        if not proposals or proposals[0].digest != recorded.digest or record.trial != standing.trials:
+        same = bool(proposals) and _as_text(proposals[0].to_json()) == _as_text(record.candidate)
+        if not same or record.trial != standing.trials:
             raise InvalidTrace(
                 f"{trace.path}, line {record.index + 2}: trial {record.trial} is not what the tuner proposes "
                 f"there under seed {trace.header.seed}, so the file was edited or the code has changed; "
@@ -171,6 +173,11 @@ def _play_back(tuner: Tuner, trace: Trace, standing: _Standing) -> None:
             )
         tuner.tell([(proposals[0], result)])
         standing.count(record, result)
+
+
+def _as_text(data: dict[str, Any]) -> str:
+    """Plain data in a form that is equal for equal data, also of what JSON read back."""
+    return json.dumps(data, sort_keys=True)
 
 
 def finalists(trials: Sequence[TraceRecord]) -> tuple[TraceRecord, ...]:

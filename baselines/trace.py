@@ -19,17 +19,29 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from solgym.baselines.budget import Budget
-from solgym.envs.kernel_dsl.schedule import Schedule
-from solgym.errors import InvalidTrace, SolgymError
+from solgym.envs.registration import env_class
+from solgym.errors import InvalidOption, InvalidTrace, SolgymError
 from solgym.hardware.measurement import Measurement
+from solgym.hardware.target import Candidate
 
-__all__ = ["TRACE_NAME", "Role", "Trace", "TraceHeader", "TraceRecord", "check_folder", "read_trace"]
+__all__ = [
+    "TRACE_NAME",
+    "Option",
+    "Role",
+    "Trace",
+    "TraceHeader",
+    "TraceRecord",
+    "check_folder",
+    "read_trace",
+]
 
 TRACE_NAME = "trace.jsonl"
 _LOCK_NAME = "trace.lock"
 
 Model = TypeVar("Model", bound=BaseModel)
 Role = Literal["baseline", "trial", "final", "expert"]
+Option = str | int | float | bool | None
+"""A value that an environment's argument can have in a trace."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -37,7 +49,7 @@ class TraceHeader(BaseModel):
     """What was run. Two headers describe the same run when all but ``budget`` and ``created`` are equal.
 
     ``toolchain``, ``device`` and ``profile`` are fingerprints: times are comparable, and a run can be
-    continued, only under equal ones.
+    continued, only under equal ones. ``options`` are arguments of the environment beyond those named here.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,11 +59,11 @@ class TraceHeader(BaseModel):
     env_id: str
     task: str
     tuner: str
-    mode: Literal["knobs", "primitive"]
+    mode: Annotated[str, Field(min_length=1)]
     seed: Annotated[int, Field(ge=0)]
     target: str
     threads: Annotated[int, Field(ge=1)]
-    options: dict[str, str | int | float | bool | None] = {}
+    options: dict[str, Option] = {}
     package: str
     toolchain: str
     device: str
@@ -96,7 +108,7 @@ class TraceRecord(BaseModel):
         role: ``baseline`` (the untouched candidate), ``trial`` (a proposal; counts towards the budget),
             ``final`` (a finalist, timed again interleaved with the others) or ``expert``.
         trial: for trials the number of the trial from 0, for finals that of the trial timed again.
-        candidate: the schedule as JSON.
+        candidate: as JSON; what it says is its environment's.
         measurement: its ``Measurement`` as JSON.
         elapsed_s: seconds of the budget spent by the end of this measurement.
         best_s: the lowest median among the trials up to here that are ``ok``; None before the first.
@@ -151,6 +163,7 @@ def read_trace(path: str | Path) -> tuple[TraceHeader, tuple[TraceRecord, ...], 
     if not lines:
         raise InvalidTrace(f"{file} holds no complete header line; remove it or give another --out")
     header = _parse(file, 1, lines[0], TraceHeader)
+    read_candidate = _reader(file, header)
     records = tuple(_parse(file, number, line, TraceRecord) for number, line in enumerate(lines[1:], 2))
     for position, record in enumerate(records):
         if record.index != position:
@@ -158,12 +171,30 @@ def read_trace(path: str | Path) -> tuple[TraceHeader, tuple[TraceRecord, ...], 
                 f"{file}, line {position + 2}: measurement {record.index} stands where {position} was "
                 f"expected, so lines are missing or repeated; {_repair(position + 2)}"
             )
-        if record.candidate["task"] != header.task:
+        try:
+            # Candidates are read back much later, so damage to them must show here.
+            read_candidate(record.candidate)
+        except (SolgymError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidTrace(
-                f"{file}, line {position + 2}: a schedule of {record.candidate['task']} stands in a trace of "
-                f"{header.task}; {_repair(position + 2)}"
+                f"{file}, line {position + 2} holds no candidate of {header.env_id} ({_reason(error)}); "
+                f"{_repair(position + 2)}"
+            ) from error
+        if record.candidate.get("task") != header.task:
+            raise InvalidTrace(
+                f"{file}, line {position + 2}: a candidate of {record.candidate.get('task')} stands in a "
+                f"trace of {header.task}; {_repair(position + 2)}"
             )
     return header, records, len(torn)
+
+
+def _reader(file: Path, header: TraceHeader) -> Callable[[object], Candidate]:
+    """What reads the candidates of a trace."""
+    try:
+        family = env_class(header.env_id)
+        family.check_mode(header.mode)
+    except InvalidOption as error:
+        raise InvalidTrace(f"{file}, line 1: {error}; {_repair(1)}") from error
+    return family.read_candidate
 
 
 def _repair(line: int) -> str:
@@ -176,9 +207,7 @@ def _parse(file: Path, number: int, line: bytes, kind: type[Model]) -> Model:
     try:
         parsed = kind.model_validate_json(line)
         if isinstance(parsed, TraceRecord):
-            # Times and schedules are read back much later, so damage to them must show here.
-            parsed.result  # noqa: B018
-            Schedule.from_json(parsed.candidate)
+            parsed.result  # noqa: B018  times are read back much later, so damage to them must show here
     except (ValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
         what = "a header" if kind is TraceHeader else "a measurement"
         raise InvalidTrace(

@@ -7,37 +7,25 @@ run is continued by asking the same questions again and answering them from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-
-from solgym.envs.kernel_dsl.schedule import Schedule
+from solgym.envs.proposals import ProposalSource
 from solgym.errors import InvalidOption
 from solgym.hardware.measurement import Measurement
+from solgym.hardware.target import Candidate
 
-__all__ = ["TUNERS", "ProposalSource", "Tuner", "check_tuner", "make_tuner"]
-
-
-@runtime_checkable
-class ProposalSource(Protocol):
-    """Where proposals come from: a knob space, or episodes in an environment."""
-
-    def draw(self, rng: np.random.Generator) -> Schedule:
-        """Draw one candidate; equal generator states give equal candidates."""
-
-    def enumerate(self) -> Iterator[Schedule] | None:
-        """Every candidate in a fixed order, or None where they cannot be listed."""
+__all__ = ["TUNERS", "Tuner", "check_tuner", "make_tuner"]
 
 
 @runtime_checkable
 class Tuner(Protocol):
     """A search method."""
 
-    def ask(self, count: int) -> list[Schedule]:
+    def ask(self, count: int) -> list[Candidate]:
         """Propose up to ``count`` candidates to try next; fewer, or none, when the space is exhausted."""
 
-    def tell(self, results: Sequence[tuple[Schedule, Measurement]]) -> None:
+    def tell(self, results: Sequence[tuple[Candidate, Measurement]]) -> None:
         """Learn how proposals did, failures included, in the order in which they were proposed."""
 
 

@@ -16,7 +16,8 @@ from solgym.hardware.measurement import MeasurePolicy, Status
 from solgym.hardware.pool import WorkerPool
 from solgym.hardware.profile import HardwareProfile
 from solgym.hardware.speed_of_light import Bound, sol_fraction, speed_of_light
-from solgym.hardware.target import CpuTarget, Failure
+from solgym.hardware.target import Candidate, CpuTarget, Failure
+from solgym.hardware.task import Task
 
 __all__ = ["Bench", "Comparison"]
 
@@ -132,16 +133,24 @@ class Bench:
             self._peers[library, threads] = PeerProcess(library, threads)
         return self._peers[library, threads]
 
-    def compare(self, task_id: str, threads: int = 1) -> Comparison:
+    def compare(
+        self, task_id: str, threads: int = 1, other: tuple[Task, Candidate] | None = None
+    ) -> Comparison:
         """Time the expert's schedule of a task and its peers in turns.
+
+        Args:
+            task_id: a task of the schedule language; says what the peers compute.
+            threads: threads on both sides.
+            other: a task of another family that computes the same, and a candidate, in place of the expert's.
 
         Raises:
             AssertionError: the schedule has no artifact, or is wrong: then there is nothing to compare.
             PeerFailed: a peer failed, or computes something else.
         """
-        task, target = parse_task(task_id), self.target(threads)
-        policy = self.policy(threads)
-        artifact = target.compile(expert_schedule(task, target.spec), task)
+        target, policy = self.target(threads), self.policy(threads)
+        task: Task = parse_task(task_id) if other is None else other[0]
+        candidate: Candidate = expert_schedule(parse_task(task_id), target.spec) if other is None else other[1]
+        artifact = target.compile(candidate, task)
         assert not isinstance(artifact, Failure), artifact.error
 
         def our_round() -> Round:

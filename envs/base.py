@@ -10,24 +10,27 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, Generic, Literal
+from collections.abc import Iterator
+from typing import Any, ClassVar, Generic, Literal
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from solgym.envs.design import Best, Design, Move, StateT, candidate_text
+from solgym.envs.design import Best, CodeText, Move, StateT, candidate_text
 from solgym.envs.info import StepInfo
 from solgym.envs.measuring import Baseline, evaluate, measure_baseline, open_target, resolve_profile
+from solgym.envs.proposals import ProposalSource
 from solgym.envs.render import Attempt, Scene, draw, write
 from solgym.envs.reset_options import ResetOptions
 from solgym.envs.rewards import Reward, Timing, resolve_reward
 from solgym.envs.warm_start import WarmStart
 from solgym.errors import ClosedEnvironment, IllegalSchedule, InvalidAction, InvalidOption
+from solgym.hardware.jit import toolchain_fingerprint
 from solgym.hardware.measurement import Measurement, MeasurePolicy, Status
 from solgym.hardware.profile import HardwareProfile
 from solgym.hardware.speed_of_light import Bound, has_headroom, sol_fraction, speed_of_light, speedup
-from solgym.hardware.target import Target
+from solgym.hardware.target import Candidate, Target
 from solgym.hardware.task import Task
 
 __all__ = ["RewardAt", "Split", "TuningEnv"]
@@ -62,6 +65,9 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "human", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    modes: ClassVar[tuple[str, ...]]
+    """In which ways tuners can search, see ``proposals``; the first is the usual one."""
 
     def __init__(
         self,
@@ -150,9 +156,30 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
             IllegalSchedule: it does not apply to the current task.
         """
 
+    @classmethod
     @abstractmethod
-    def _expert(self) -> object:
-        """The best known candidate of the current task, as ``_state_of`` takes it."""
+    def read_candidate(cls, data: object) -> Candidate:
+        """A candidate from what its ``to_json`` wrote, or the text of that.
+
+        Raises:
+            InvalidSchedule: the data does not have that form.
+        """
+
+    @abstractmethod
+    def _expert(self) -> Candidate | None:
+        """The best known candidate of the current task, if one is known."""
+
+    @abstractmethod
+    def _proposals(self, mode: str) -> ProposalSource:
+        """Where proposals for the current task come from, in one of ``modes``."""
+
+    @abstractmethod
+    def code_of(self, candidate: Candidate) -> tuple[CodeText, ...]:
+        """A candidate of the current task in every form that people read, the most readable one first.
+
+        Raises:
+            IllegalSchedule: the candidate does not apply to the task or target.
+        """
 
     @abstractmethod
     def _move(self, state: StateT, action: Any) -> Move[StateT]:
@@ -205,9 +232,69 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         return self._baseline_of_task().measurement
 
     @property
+    def toolchain(self) -> str:
+        """What turns candidates into machine code; times are comparable only under an equal one."""
+        return toolchain_fingerprint()
+
+    @property
+    def untouched(self) -> Candidate:
+        """The candidate that changes nothing about the current task."""
+        return self._untouched().candidate
+
+    @property
+    def expert(self) -> Candidate | None:
+        """The best known candidate of the current task, if one is known."""
+        _ = self.task
+        return self._expert()
+
+    def proposals(self, mode: str | None = None) -> ProposalSource:
+        """Where a tuner's proposals for the current task come from.
+
+        Raises:
+            InvalidOption: the environment has no such mode.
+        """
+        return self._proposals(self.check_mode(mode))
+
+    @classmethod
+    def check_mode(cls, mode: str | None) -> str:
+        """A mode that tuners can search in; None is the usual one.
+
+        Raises:
+            InvalidOption: there is no such mode; the message says which there are.
+        """
+        if mode is None:
+            return cls.modes[0]
+        if mode not in cls.modes:
+            raise InvalidOption(f"there is no mode {mode!r}; choose {' or '.join(cls.modes)}")
+        return mode
+
+    def history_of(self, candidate: Candidate) -> Iterator[tuple[str, str]]:
+        """How a candidate of the current task comes about: a label and the form in force, before and after
+        every step.
+
+        Raises:
+            IllegalSchedule: a step does not apply.
+        """
+        raise InvalidOption(f"{type(self).__name__} does not show candidates step by step")
+
+    def choose_task(self, task_id: str | None = None) -> Task:
+        """Make a task the current one, by default the first on offer, without beginning an episode.
+
+        Nothing is measured or calibrated; candidates can then be made, read and shown.
+
+        Raises:
+            UnknownTask: the task does not exist or belongs to another environment.
+        """
+        self._require_open()
+        self._running = False
+        self._attempts.clear()
+        self._task = self._make_task(self.tasks[0] if task_id is None else task_id)
+        return self._task
+
+    @property
     def state(self) -> StateT:
         """The candidate in force, with what the family keeps beside it."""
-        _ = self.task
+        self._require_episode()
         return self._state
 
     @property
@@ -223,10 +310,10 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
     @property
     def last_measurement(self) -> Measurement:
         """What became of the candidate that was tried last."""
-        _ = self.task
+        self._require_episode()
         return self._last
 
-    def evaluate(self, candidate: Design) -> Measurement:
+    def evaluate(self, candidate: Candidate) -> Measurement:
         """Compile, check and time any candidate of the current task; the episode does not change.
 
         Counts as a measurement and can become ``best``. Failures are values.
@@ -298,9 +385,8 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self._steps += 1
         ends = move.finishes or self._steps >= self.max_steps
         if move.state is None:
-            status = Status.ILLEGAL
-            error, penalty = move.illegal_because, self.failure_penalty
-            self._last = Measurement.failed(Status.ILLEGAL, move.illegal_because)
+            self._last = move.failed or Measurement.failed(Status.ILLEGAL, move.illegal_because)
+            status, error, penalty = self._last.status, self._last.error or "", self.failure_penalty
             self._note(self._label(action), self._last)
         else:
             self._enter(move.state)
@@ -374,6 +460,8 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
                 assert self._ranker is not None
                 seed = int(self.np_random.integers(1 << 31))
                 given = self._ranker.propose(self.task, self.target.spec, self.profile, seed)
+            if given is None:
+                raise IllegalSchedule(f"no expert is known for {self.task.id}")
             state = self._state_of(given)
         except IllegalSchedule as error:
             self._last = Measurement.failed(Status.ILLEGAL, str(error))
@@ -471,6 +559,10 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
     def _show(self) -> None:
         if self.render_mode == "human":
             print(write(self._scene()), flush=True)
+
+    def _require_episode(self) -> None:
+        if self._task is None or not self._attempts:
+            raise InvalidOption("There is no episode yet; call reset() first.")
 
     def _require_open(self) -> None:
         if self._closed:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from solgym.baselines.budget import Budget
-from solgym.baselines.proposals import KnobSource
 from solgym.baselines.runner import tune
-from solgym.baselines.tuner import TUNERS, ProposalSource
+from solgym.baselines.tuner import TUNERS
+from solgym.envs.kernel_dsl.knob_source import KnobSource
 from solgym.envs.kernel_dsl.schedule import Schedule
+from solgym.envs.proposals import ProposalSource
 from solgym.errors import InvalidOption
 from solgym.hardware.measurement import Measurement
 from solgym.hardware.speed_of_light import gap_closed

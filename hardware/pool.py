@@ -1,21 +1,16 @@
 """Worker processes as the user's process sees them: started when needed, replaced when dead, gone with it.
 
-Workers are started by ``subprocess`` and not ``multiprocessing``: that works from scripts without a main
-guard, from notebooks and standard input, and inside daemonic processes such as Gymnasium's vector
-environments. A pool does not know what a measurement is; ``hardware.measuring`` does.
+How a process is started and asked is in ``hardware.process``. A pool does not know what a measurement is;
+``hardware.measuring`` does.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import platform
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -27,7 +22,7 @@ from solgym.hardware.buffers import SharedBuffers
 from solgym.hardware.checking import Expected
 from solgym.hardware.fingerprint import host_device
 from solgym.hardware.guarded_run import ARCHITECTURES, guard_code
-from solgym.hardware.messages import receive_message, send_message
+from solgym.hardware.process import REQUEST_TIMEOUT_S, ServerProcess, WorkerDied, WorkerFailed, WorkerSilent
 from solgym.hardware.task import Task
 from solgym.hardware.thread_runtime import MAX_THREADS, runtime_code
 from solgym.hardware.timing import sampler_code
@@ -35,7 +30,6 @@ from solgym.hardware.timing import sampler_code
 __all__ = ["WorkerDied", "WorkerFailed", "WorkerPool", "WorkerProcess", "WorkerSilent", "default_pool"]
 
 START_TIMEOUT_S: Final = 60.0
-REQUEST_TIMEOUT_S: Final = 30.0
 STARTS_MAX: Final = 3
 """Attempts to start a worker that something outside kills meanwhile."""
 
@@ -46,19 +40,6 @@ BUFFERS_MAX_BYTES: Final = 512 << 20
 RESIDENT_SLACK_BYTES: Final = 256 << 20
 """A worker that holds this much more memory than its tasks explain is replaced."""
 
-# Only two modules of the package are needed over there: an empty stand-in for the package itself spares the
-# worker the import of Gymnasium, which ``import solgym`` is for.
-_BOOTSTRAP: Final = """
-import json, sys, types
-paths, package, arguments = json.loads(sys.argv[1])
-sys.path[:] = paths
-stand_in = types.ModuleType("solgym")
-stand_in.__path__ = [package]
-sys.modules["solgym"] = stand_in
-from solgym.hardware.worker import main
-main(*arguments)
-"""
-
 
 def _support_code(with_threads: bool) -> dict[str, bytes]:
     """The native code that a worker needs, compiled once here, where LLVM is."""
@@ -66,24 +47,7 @@ def _support_code(with_threads: bool) -> dict[str, bytes]:
     return code | {"runtime": runtime_code()} if with_threads else code
 
 
-class WorkerFailed(Exception):
-    """The worker could not do what it was asked."""
-
-
-class WorkerDied(WorkerFailed):
-    """The worker process ended in the middle of a request."""
-
-    def __init__(self, returncode: int, last_words: str) -> None:
-        super().__init__(f"the worker process ended with {returncode}: {last_words}")
-        self.returncode = returncode
-        self.last_words = last_words
-
-
-class WorkerSilent(WorkerFailed):
-    """The worker process did not answer within the deadline; it has been killed."""
-
-
-class WorkerProcess:
+class WorkerProcess(ServerProcess):
     """One worker and the connection to it. Used by one thread at a time."""
 
     def __init__(self, slot: int, threads: int) -> None:
@@ -96,64 +60,19 @@ class WorkerProcess:
         Raises:
             UnsupportedTarget: this system cannot run workers.
         """
-        if sys.platform != "linux":
-            raise UnsupportedTarget(
-                f"measuring needs Linux (memfd, guard pages, per-thread CPU clocks), this is {sys.platform}; "
-                "on Windows use WSL 2, on macOS a Linux container"
-            )
         if platform.machine() not in ARCHITECTURES:
             raise UnsupportedTarget(
                 f"measuring is built for {' and '.join(ARCHITECTURES)}, this is {platform.machine()}"
             )
-        if not sys.executable:
-            raise UnsupportedTarget(
-                "measuring starts worker processes, but sys.executable is empty; set it to a Python"
-            )
-        import solgym
-
-        package = os.path.dirname(os.path.abspath(solgym.__file__ or ""))
-        self._stderr = os.memfd_create("solgym-worker-stderr", os.MFD_CLOEXEC)
-        self._stderr_read = 0
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        alive, self._alive = os.pipe()
-        paths = [os.path.abspath(path) for path in sys.path]
         cores = list(host_device().cpus) if threads == 1 else []
         first = slot % max(1, len(cores))
-        arguments = json.dumps([paths, package, [theirs.fileno(), alive, cores[first:] + cores[:first]]])
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                pass_fds=(theirs.fileno(), alive),
-                start_new_session=True,
-            )
-        except BaseException:
-            self._socket.close()
-            os.close(self._alive)
-            os.close(self._stderr)
-            raise
-        finally:
-            theirs.close()
-            os.close(alive)
+        super().__init__("solgym.hardware.worker", cores[first:] + cores[:first])
         self._with_threads = threads > 1
         self.artifacts = 0
-        self.resident_bytes = 0
         self._started_bytes = 0
         self.core: int | None = None
         self._ready = False
         self._buffers: OrderedDict[str, SharedBuffers] = OrderedDict()
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    @property
-    def usable(self) -> bool:
-        """Whether it can take requests."""
-        return self._alive >= 0 and self._process.poll() is None
 
     def wait_until_ready(self) -> None:
         """Wait for the process to be up.
@@ -167,7 +86,7 @@ class WorkerProcess:
         try:
             code = _support_code(self._with_threads)
             sizes = {name: len(part) for name, part in code.items()}
-            reply = self._exchange(
+            reply, _ = self.exchange(
                 {"op": "hello", "sizes": sizes}, b"".join(code.values()), None, START_TIMEOUT_S
             )
             if "fault" in reply:
@@ -194,49 +113,7 @@ class WorkerProcess:
             WorkerSilent: it did not answer in time.
         """
         self.wait_until_ready()
-        return self._exchange(message, payload, fd, deadline_s)
-
-    def _exchange(
-        self, message: dict[str, Any], payload: bytes, fd: int | None, deadline_s: float
-    ) -> dict[str, Any]:
-        try:
-            self._socket.settimeout(deadline_s)
-            send_message(self._socket, message, payload, fd)
-            reply, _, _ = receive_message(self._socket)
-        except TimeoutError as error:
-            self.kill()
-            raise WorkerSilent(f"no answer within {deadline_s:.1f} s") from error
-        except (EOFError, OSError) as error:
-            returncode = self._end()
-            last_words = self.last_words()
-            self.kill()
-            raise WorkerDied(returncode, last_words) from error
-        except (
-            BaseException
-        ):  # an interrupt between request and reply: the next reply would answer the wrong question
-            self.kill()
-            raise
-        self.resident_bytes = reply["resident_bytes"]
-        return reply
-
-    def _end(self) -> int:
-        """Return the exit code of a process that has hung up, killing it if it lingers."""
-        try:
-            return self._process.wait(timeout=2.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
-
-    def last_words(self) -> str:
-        """What the process, or a child of it, wrote to stderr since this was last called: the last lines, on
-        one.
-        """
-        if self._stderr < 0:
-            return ""
-        end = os.fstat(self._stderr).st_size
-        start, self._stderr_read = max(self._stderr_read, end - 2000), end
-        text = os.pread(self._stderr, end - start, start).decode(errors="replace")
-        return " | ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())
+        return self.exchange(message, payload, fd, deadline_s)[0]
 
     def buffers(self, key: str, task: Task, expected: Expected) -> SharedBuffers:
         """Return the memory that a task shares with this worker, made at first use.
@@ -276,28 +153,8 @@ class WorkerProcess:
         """
         return self.resident_bytes > self._started_bytes + 2 * self.buffer_bytes + RESIDENT_SLACK_BYTES
 
-    def kill(self) -> None:
-        """End the process at once; its children go with it. Killing twice does nothing."""
-        if self._alive < 0:
-            return
-        self._process.kill()
-        self._process.wait()
-        self._release()
-
-    def forget(self) -> None:
-        """Let go of a worker that belongs to the process that this one was forked from, without touching
-        it.
-        """
-        self._process.returncode = 0  # not our child: nothing to wait for, nothing to warn about
-        self._release()
-
     def _release(self) -> None:
-        if self._alive >= 0:
-            os.close(self._alive)
-            self._alive = -1
-            self._socket.close()
-            os.close(self._stderr)
-            self._stderr = -1
+        super()._release()
         for buffers in self._buffers.values():
             buffers.close()
         self._buffers.clear()

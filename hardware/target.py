@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Artifact",
     "Candidate",
+    "CompilationFailed",
+    "CompiledKernel",
     "CpuTarget",
     "Failure",
     "LoweredKernel",
@@ -39,6 +41,8 @@ __all__ = [
     "interleaved",
     "parse_target",
 ]
+
+FailureStatus = Literal[Status.ILLEGAL, Status.COMPILE_ERROR, Status.CRASHED, Status.TIMEOUT]
 
 ARTIFACTS_MAX: Final = 512
 """Compiled candidates that a target remembers; tens of kilobytes each."""
@@ -79,19 +83,48 @@ class LoweredKernel:
     threads: int
 
 
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A candidate as an object file for this host, where a family's own compiler makes one.
+
+    Attributes:
+        code: a relocatable object file with one entry point of SOLGym's kernel ABI.
+        entry: its name.
+        workspace_bytes: scratch memory.
+        toolchain: what made it, with versions.
+    """
+
+    code: bytes
+    entry: str
+    workspace_bytes: int
+    toolchain: str
+
+
+class CompilationFailed(Exception):
+    """Raised by ``Candidate.lower`` when the candidate is legal but its compiler fails, crashes or hangs."""
+
+    def __init__(self, status: FailureStatus, error: str) -> None:
+        super().__init__(error)
+        self.status: FailureStatus = status
+
+
 @runtime_checkable
 class Candidate(Protocol):
-    """A way to compute a task, as data: a schedule, for example."""
+    """A way to compute a task, as data: a schedule or a sequence of passes."""
 
     @property
     def digest(self) -> str:
         """Content hash, in hexadecimal."""
 
-    def lower(self, task: Task, target: TargetSpec) -> LoweredKernel:
-        """Turn the candidate into LLVM IR for ``target``.
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, from which the family makes an equal candidate."""
+
+    def lower(self, task: Task, target: TargetSpec) -> LoweredKernel | CompiledKernel:
+        """Turn the candidate into LLVM IR, or machine code, for ``target``.
 
         Raises:
             IllegalSchedule: the candidate does not apply to the task or target; says why.
+            CompilationFailed: it applies, but its compiler did not manage.
         """
 
 
@@ -116,7 +149,7 @@ class Artifact:
 class Failure:
     """Why a candidate has no artifact."""
 
-    status: Literal[Status.ILLEGAL, Status.COMPILE_ERROR]
+    status: FailureStatus
     error: str
     compile_s: float = 0.0
 
@@ -293,12 +326,23 @@ class CpuTarget:
             lowered = candidate.lower(task, self.spec)
         except IllegalSchedule as error:
             return Failure(Status.ILLEGAL, str(error), time.perf_counter() - started)
+        except CompilationFailed as error:
+            return Failure(error.status, str(error), time.perf_counter() - started)
+        if isinstance(lowered, CompiledKernel):
+            return _artifact(
+                lowered.code,
+                lowered.entry,
+                (lowered.workspace_bytes, 0, 1),
+                lowered.toolchain,
+                time.perf_counter() - started,
+            )
         try:
             code = compile_object(lowered.ir)
         except RuntimeError as error:
             text = f"LLVM rejected the generated code: {error}"
             return Failure(Status.COMPILE_ERROR, text, time.perf_counter() - started)
-        return _artifact(lowered, code, time.perf_counter() - started)
+        layout = (lowered.workspace_bytes, lowered.thread_workspace_bytes, lowered.threads)
+        return _artifact(code, lowered.entry, layout, toolchain_fingerprint(), time.perf_counter() - started)
 
     def measure(
         self,
@@ -380,15 +424,19 @@ class CpuTarget:
         self._make_cache()
 
 
-def _artifact(lowered: LoweredKernel, code: bytes, compile_s: float) -> Artifact:
-    layout = f"{lowered.entry}/{lowered.workspace_bytes}/{lowered.thread_workspace_bytes}/{lowered.threads}/"
+def _artifact(
+    code: bytes, entry: str, layout: tuple[int, int, int], toolchain: str, compile_s: float
+) -> Artifact:
+    """Put an artifact together; ``layout`` is its workspace, that of each thread, and its threads."""
+    workspace_bytes, thread_workspace_bytes, threads = layout
+    described = f"{entry}/{workspace_bytes}/{thread_workspace_bytes}/{threads}/"
     return Artifact(
         code=code,
-        entry=lowered.entry,
-        workspace_bytes=lowered.workspace_bytes,
-        thread_workspace_bytes=lowered.thread_workspace_bytes,
-        threads=lowered.threads,
-        digest=hashlib.sha256(layout.encode() + code).hexdigest(),
-        toolchain=toolchain_fingerprint(),
+        entry=entry,
+        workspace_bytes=workspace_bytes,
+        thread_workspace_bytes=thread_workspace_bytes,
+        threads=threads,
+        digest=hashlib.sha256(described.encode() + code).hexdigest(),
+        toolchain=toolchain,
         compile_s=compile_s,
     )

@@ -11,24 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import gc
-import mmap
 import os
 import resource
-import select
 import signal
 import socket
-import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from solgym.hardware.guarded_run import GuardedRun, GuardedRunner, address_space_bytes, segment_from
 from solgym.hardware.measurement import Clock, MeasurePolicy
-from solgym.hardware.messages import receive_message, send_message
 from solgym.hardware.object_file import Linked, link
+from solgym.hardware.serving import Operation, die_with, serve
 from solgym.hardware.thread_runtime import LinkedRuntime, ThreadRuntime
 from solgym.hardware.timed_memory import POISON, Arena, TaskMemory
 from solgym.hardware.timing import NativeSampler, NativeTimer, SampleSet, sample_alone, sample_in_turns
@@ -50,7 +46,7 @@ class _Kernel:
 
 
 class Worker:
-    """Serves requests: each is a method, named in the message's ``op``; what it returns is the reply."""
+    """What can be asked for: ``operations`` by name; what a method returns is the reply."""
 
     def __init__(self, core: int | None, cores: set[int], private_fds: tuple[int, ...]) -> None:
         """Set up.
@@ -66,7 +62,7 @@ class Worker:
         self._runtimes: dict[int, ThreadRuntime] = {}
         self._scratch: Arena | None = None
         self._claims: list[socket.socket] = []
-        self._operations: dict[str, Callable[..., dict[str, Any]]] = {
+        self.operations: dict[str, Operation] = {
             "hello": self.hello,
             "task": self.task,
             "forget": self.forget,
@@ -74,19 +70,6 @@ class Worker:
             "time": self.time,
             "finish": self.finish,
         }
-
-    def serve(self, sock: socket.socket) -> None:
-        """Answer requests until the other side is gone."""
-        while True:
-            try:
-                message, payload, fd = receive_message(sock)
-            except (EOFError, ConnectionError):
-                return
-            try:
-                reply = self._operations[message.pop("op")](payload=payload, fd=fd, **message)
-            except Exception as error:
-                reply = {"fault": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-            send_message(sock, reply | {"resident_bytes": _resident_bytes()})
 
     def hello(self, payload: bytes, fd: int | None, sizes: dict[str, int]) -> dict[str, Any]:
         """Take the native code that this process needs (the payload: objects of these sizes) and say that it
@@ -256,28 +239,6 @@ def _memory_cap(spare_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * mmap.PAGESIZE
-
-
-def _die_with(alive: int) -> None:
-    """Arrange that this process is ended when the other end of the pipe ``alive`` is closed, whatever it is
-    doing.
-
-    PR_SET_PDEATHSIG would not do: it fires when the *thread* that started the worker ends, and a read only
-    notices once the candidate has returned. A pipe that signals its owner on hang-up has neither problem.
-    """
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
-    fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(alive, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    poller = select.poll()
-    poller.register(alive, 0)
-    if poller.poll(0):
-        os._exit(0)
-
-
 def _claim_core(cores: list[int]) -> tuple[int | None, socket.socket | None]:
     """Pin this process to the first of ``cores`` that no other worker on this machine has, if there is one.
 
@@ -317,7 +278,7 @@ def main(socket_fd: int, alive_fd: int, own_core_among: list[int]) -> None:
         alive_fd: a pipe whose other end is closed when the pool's process ends.
         own_core_among: cores of which to claim one; none, to stay unpinned.
     """
-    _die_with(alive_fd)
+    die_with(alive_fd)
     # Ctrl-C is for the user's process, which then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -327,5 +288,5 @@ def main(socket_fd: int, alive_fd: int, own_core_among: list[int]) -> None:
     # The claim lives as long as this variable, that is, as long as the process.
     core, claim = _claim_core(own_core_among)
     with socket.socket(fileno=socket_fd) as sock:
-        Worker(core, cores, (socket_fd, alive_fd)).serve(sock)
+        serve(sock, Worker(core, cores, (socket_fd, alive_fd)).operations)
     del claim

@@ -18,8 +18,11 @@ from typer.core import TyperGroup
 
 from solgym.commands.bounds import bounds
 from solgym.commands.calibrate import calibrate
+from solgym.commands.compile import compile_for_gpu
+from solgym.commands.crashes import crashes
 from solgym.commands.doctor import doctor
 from solgym.commands.listing import list_environments
+from solgym.commands.opt import opt
 from solgym.commands.replay import replay
 from solgym.commands.show import show
 from solgym.commands.terminal import tolerate_any_encoding
@@ -117,6 +120,9 @@ app.command()(bounds)
 app.command()(show)
 app.command()(tune)
 app.command()(replay)
+app.command()(opt)
+app.add_typer(crashes, name="crashes")
+app.command("compile")(compile_for_gpu)
 
 
 def main() -> None:

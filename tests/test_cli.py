@@ -49,6 +49,13 @@ def test_list_names_every_environment_and_its_tasks():
     assert "no environment" in is_refused("list", "nonsense")
 
 
+def test_list_names_programs_and_suites_too():
+    text = succeeds("list", "mlirpasses")
+    assert "MLIRPasses-Gemm-v0" in text
+    assert "MLIRPasses-PolyBench-v0" in text
+    assert "KernelDSL" not in text
+
+
 def test_bounds_explain_themselves_and_draw_a_roofline(tmp_path):
     plot = tmp_path / "roofline.png"
     text = succeeds("bounds", "gemm/f32/m512n512k512", "--profile", PUBLISHED, "--plot", plot)
@@ -75,6 +82,7 @@ def test_show_prints_a_schedule_step_by_step(tmp_path):
 def test_doctor_finds_nothing_broken_here():
     text = succeeds("doctor")
     assert "compiler    works" in text
+    assert "MLIR        works" in text
     assert "broken" not in text
 
 
@@ -323,3 +331,169 @@ def test_an_interrupted_tune_goes_on_as_if_nothing_had_happened(tmp_path, how, e
         return [record.candidate for record in read_trace(folder)[1] if record.role == "trial"]
 
     assert proposed(tmp_path / "run") == proposed(tmp_path / "whole")
+
+
+PROGRAM = ("MLIRPasses-Gemm-v0", "--task", "gemm/f32/m16n16k16")
+
+
+@pytest.fixture(scope="module")
+def finished_passes(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("passes") / "run"
+    succeeds("tune", *PROGRAM, "--budget", "4", "--seed", "1", "--out", out)
+    return out
+
+
+def test_tune_searches_passes_and_leaves_the_same_things_behind(finished_passes):
+    header, records, _ = read_trace(finished_passes)
+    assert (header.env_id, header.mode, header.task) == (PROGRAM[0], "passes", PROGRAM[2])
+    assert "torch-mlir" in header.toolchain
+    assert [r.role for r in records[:5]] == ["baseline"] + ["trial"] * 4
+    assert records[-1].role == "expert"
+    for picture in ("progress.png", "roofline.png"):
+        assert (finished_passes / picture).read_bytes().startswith(PNG)
+    assert "func.func @main" in (finished_passes / "best.mlir").read_text()
+    assert "define" in (finished_passes / "best.ll").read_text()
+    assert ".text" in (finished_passes / "best.s").read_text()
+    labels = {row["label"] for row in json.loads((finished_passes / "report.json").read_text())["rows"]}
+    assert labels >= {"baseline", "best", "expert", "speed of light"}
+    assert any(label.startswith("numpy") for label in labels)
+
+
+def test_a_pass_sequence_can_be_replayed_and_shown(finished_passes):
+    assert "holds" in succeeds("replay", finished_passes, "--tolerance", "100")
+    assert "module" in succeeds("show", finished_passes / "best.json")
+    steps = succeeds("show", finished_passes / "best.json", "--steps")
+    sequence = json.loads((finished_passes / "best.json").read_text())["actions"]
+    assert steps.count("// ") == 1 + len(sequence)
+
+
+def test_a_task_of_both_families_is_the_kernels_unless_one_says_otherwise():
+    assert "for i" in succeeds("show", "gemm/f32/m8n8k8")
+    for env in ("MLIRPasses", "MLIRPasses-Gemm-v0"):
+        assert "func.func @main" in succeeds("show", "gemm/f32/m8n8k8", "--env", env)
+    assert "func.func @main" in succeeds("show", "atax/f32/m8n8")
+    assert "binds" in succeeds("bounds", "atax/f32/m8n8", "--profile", PUBLISHED)
+    assert "mlir, llvm" in is_refused("show", "atax/f32/m8n8", "--as", "nest")
+    assert "no environment 'Kernels'" in is_refused("show", "atax/f32/m8n8", "--env", "Kernels")
+    assert "no tasks called 'atax'" in is_refused("show", "atax/f32/m8n8", "--env", "KernelDSL")
+    assert "--program" in is_refused("bounds", "--profile", PUBLISHED)
+
+
+MODULE = """
+func.func @main(%a: memref<4096xf32>, %b: memref<4096xf32>) {
+  %two = arith.constant 2.0 : f32
+  affine.for %i = 0 to 4096 {
+    %x = affine.load %a[%i] : memref<4096xf32>
+    %y = arith.divf %two, %x : f32
+    affine.store %y, %b[%i] : memref<4096xf32>
+  }
+  return
+}
+"""
+
+
+@pytest.fixture
+def module(tmp_path) -> Path:
+    path = tmp_path / "module.mlir"
+    path.write_text(MODULE)
+    return path
+
+
+def test_a_program_of_ones_own_can_be_tuned_and_bounded(module, tmp_path):
+    out = tmp_path / "run"
+    succeeds("tune", "MLIRPasses-v0", "--program", module, "--budget", "1", "--out", out)
+    header, _, _ = read_trace(out)
+    assert header.options == {"program": str(module)}
+    assert "binds" in succeeds("bounds", "--program", module, "--profile", PUBLISHED, "--flushed")
+    assert "holds" in succeeds("replay", out, "--tolerance", "100")
+    module.write_text(MODULE.replace("2.0", "3.0"))
+    assert "not offered" in is_refused("replay", out)
+    assert "program" in is_refused("tune", "MLIRPasses-v0")
+    assert "--program" in is_refused("tune", "MLIRPasses-v0", "--function", "main")
+
+
+def test_opt_applies_actions_and_says_what_each_did(module, tmp_path):
+    out = tmp_path / "out.mlir"
+    text = succeeds("opt", module, "-o", out, "--passes", "affine-vectorize-8, canonicalize,canonicalize")
+    assert "vector<8xf32>" in out.read_text()
+    rows = {line.split()[0]: line.split() for line in text.splitlines()[1:4]}
+    assert rows["1"][1:3] == ["affine-vectorize-8", "yes"]
+    assert rows["3"][1:3] == ["canonicalize", "no"]
+    assert "vector<8xf32>" in succeeds("opt", module, "--passes", "affine-vectorize-8")
+    assert "define" in succeeds("opt", module, "--passes", "affine-vectorize-8", "--emit", "llvm")
+
+
+def test_opt_repeats_what_a_run_found(finished_passes, module, tmp_path):
+    for source in (finished_passes, finished_passes / "best.json"):
+        text = succeeds("opt", module, "-o", tmp_path / "out.mlir", "--trace", source, "--force")
+        assert "written to" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--passes", "affine-tile-8,bufferise"), "did you mean bufferize"),
+        (("--passes", "affine-tile-8", "--trace", "run"), "either"),
+        ((), "either"),
+        (("--passes", "linalg-to-affine"), "step 1 (linalg-to-affine) fails"),
+        (("--passes", "affine-tile-8", "--emit", "poem"), "mlir, llvm or asm"),
+        (("--trace", "nowhere"), "cannot read the trace nowhere"),
+    ],
+)
+def test_opt_refuses_in_one_sentence_and_writes_nothing(arguments, words, module, tmp_path):
+    assert words in is_refused("opt", module, "-o", tmp_path / "out.mlir", *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["module.mlir"]
+
+
+def test_opt_says_what_is_wrong_with_a_file(tmp_path):
+    (tmp_path / "bad.mlir").write_text("nonsense")
+    assert "no MLIR" in is_refused("opt", tmp_path / "bad.mlir", "--passes", "canonicalize")
+    assert "cannot read" in is_refused("opt", tmp_path / "none.mlir", "--passes", "canonicalize")
+
+
+def test_a_pass_that_crashes_is_one_sentence_and_costs_only_its_worker(tmp_path):
+    from solgym.envs.mlir_passes.programs import parse_task
+
+    module = tmp_path / "jacobi.mlir"
+    module.write_text(parse_task("jacobi_2d/f32/steps4n34").module_text)
+    passes = "affine-vectorize-8-reductions,affine-fuse-maximal"
+    words = is_refused("opt", module, "-o", tmp_path / "out.mlir", "--passes", passes, "--force")
+    assert "SIGSEGV" in words
+    assert not (tmp_path / "out.mlir").exists()
+
+
+def test_crashes_are_listed_minimised_and_exported(tmp_path, monkeypatch):
+    from solgym.envs.mlir_passes.client import default_pass_worker
+    from solgym.envs.mlir_passes.programs import parse_task
+
+    monkeypatch.setenv("SOLGYM_CACHE_DIR", str(tmp_path / "cache"))
+    assert "nothing has failed" in succeeds("crashes")
+    before = ("canonicalize", "affine-vectorize-8-reductions")
+    task = parse_task("jacobi_2d/f32/steps4n34")
+    default_pass_worker().step(task, before, "affine-fuse-maximal", enforce_masks=False)
+    for command in (("crashes",), ("crashes", "list", "--status", "crashed")):
+        assert "affine-fuse-maximal" in succeeds(*command)
+    assert "nothing" in succeeds("crashes", "list", "--status", "timeout")
+    assert "SIGSEGV" in succeeds("crashes", "show", "1")
+    assert "no failure 2" in is_refused("crashes", "show", "2")
+    assert "actions   affine-vectorize-8-reductions\n" in succeeds("crashes", "minimise", "1")
+    text = succeeds("crashes", "export", "1", "--out", tmp_path / "export")
+    assert "mlir-opt" in text
+    assert "affine-loop-fusion{" in text
+    module = tmp_path / "export" / "module.mlir"
+    assert "vector.transfer_read" in module.read_text()
+    assert "SIGSEGV" in is_refused("opt", module, "--force", "--passes", "affine-fuse-maximal")
+
+
+def test_a_crash_that_does_not_happen_any_more_is_told(tmp_path, monkeypatch):
+    from solgym.envs.mlir_passes.client import PassFailure
+    from solgym.envs.mlir_passes.crash_log import record_failure
+    from solgym.envs.mlir_passes.programs import parse_task
+    from solgym.hardware.measurement import Status
+
+    monkeypatch.setenv("SOLGYM_CACHE_DIR", str(tmp_path))
+    failure = PassFailure(Status.CRASHED, "SIGSEGV inside the pass")
+    record_failure(parse_task("gemm/f32/m8n8k8"), (), "canonicalize", failure)
+    result = solgym("crashes", "minimise", "1")
+    assert result.exit_code == 1, result.output
+    assert "does not fail any more" in result.stdout

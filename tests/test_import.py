@@ -14,6 +14,7 @@ HEAVY = (
     "matplotlib",
     "pydantic",
     "llvmlite",
+    "torch_mlir",
     "rich",
     "typer",
     "multiprocessing.managers",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -12,17 +13,22 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from solgym.envs.base import Split, TuningEnv
-from solgym.envs.design import Move
+from solgym.envs.design import CodeText, Move
 from solgym.envs.kernel_dsl.actions import ActionTable, Pattern
 from solgym.envs.kernel_dsl.experts import expert_schedule
 from solgym.envs.kernel_dsl.features import FEATURE_NAMES, feature_limits, static_features, step_features
 from solgym.envs.kernel_dsl.kernels import KERNELS, Kernel, KernelTask, parse_task
+from solgym.envs.kernel_dsl.knob_source import KnobSource
 from solgym.envs.kernel_dsl.knobs import KnobSpace, knob_space, pattern_actions
+from solgym.envs.kernel_dsl.nest import ProgramNest
+from solgym.envs.kernel_dsl.primitives import Step
 from solgym.envs.kernel_dsl.schedule import Schedule
 from solgym.envs.kernel_dsl.state import ScheduleState
+from solgym.envs.proposals import EpisodeSource, ProposalSource
 from solgym.errors import IllegalSchedule, InvalidOption, UnknownTask
+from solgym.hardware.jit import assembly
 from solgym.hardware.measurement import Measurement
-from solgym.hardware.target import TargetSpec
+from solgym.hardware.target import Candidate, TargetSpec
 
 __all__ = ["ActionMode", "KernelDSLEnv"]
 
@@ -134,6 +140,8 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
     * v0: first release.
     """  # noqa: E501 (tables)
 
+    modes = ("knobs", "primitive")
+
     def __init__(
         self,
         kernel: str,
@@ -205,11 +213,42 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
         return ScheduleState.untouched(self.task)
 
     def _state_of(self, candidate: object) -> ScheduleState:
-        schedule: Schedule = candidate if isinstance(candidate, Schedule) else Schedule.from_json(candidate)
+        schedule = candidate if isinstance(candidate, Schedule) else self.read_candidate(candidate)
         return ScheduleState.scheduled(self.task, schedule.steps, self.target.spec)
+
+    @classmethod
+    def read_candidate(cls, data: object) -> Schedule:
+        """A schedule from what ``Schedule.to_json`` wrote, or the text of that."""
+        return Schedule.from_json(data)
 
     def _expert(self) -> Schedule:
         return expert_schedule(self.task, self.target.spec)
+
+    def _proposals(self, mode: str) -> ProposalSource:
+        if mode == "knobs":
+            return KnobSource(self.knobs)
+        every = np.arange(len(self.table))
+        steps = self.max_steps if self.action_mode == "primitive" else DEFAULT_MAX_STEPS["primitive"]
+        return EpisodeSource(self._untouched(), self._primitive_move, lambda _: every, steps)
+
+    def code_of(self, candidate: Candidate) -> tuple[CodeText, ...]:
+        """A schedule of the current task as a loop nest, as LLVM IR and as assembly."""
+        schedule = _as_schedule(candidate)
+        nest = schedule.apply(ProgramNest.initial(self.task.computation), self.target.spec)
+        ir = schedule.lower(self.task, self.target.spec).ir
+        return (
+            CodeText("nest", "loop nest", ".txt", str(nest)),
+            CodeText("llvm", "LLVM IR", ".ll", ir),
+            CodeText("asm", "assembly", ".s", assembly(ir)),
+        )
+
+    def history_of(self, candidate: Candidate) -> Iterator[tuple[str, str]]:
+        """The loop nest before and after every step of a schedule of the current task."""
+        schedule = _as_schedule(candidate)
+        nests = schedule.nests(ProgramNest.initial(self.task.computation), self.target.spec)
+        for number, nest in enumerate(nests):
+            step = schedule.steps[number - 1] if number else None
+            yield "untouched" if step is None else f"after step {number}: {_words(step)}", str(nest)
 
     def _describe(self) -> str:
         return str(self.state.nest)
@@ -231,14 +270,19 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
         ]
 
     def _move(self, state: ScheduleState, action: Any) -> Move[ScheduleState]:
+        if self.action_mode == "primitive":
+            return self._primitive_move(state, int(action))
         try:
-            if self.action_mode == "knobs":
-                return Move(self._configured(action))
-            index = int(action)
-            successor = self.table.apply(index, state, self.target.spec, self.patterns)
-            return Move(successor, finishes=self.table.actions[index].kind == "finish")
+            return Move(self._configured(action))
         except IllegalSchedule as error:
             return Move(None, illegal_because=str(error))
+
+    def _primitive_move(self, state: ScheduleState, index: int) -> Move[ScheduleState]:
+        try:
+            successor = self.table.apply(index, state, self.target.spec, self.patterns)
+        except IllegalSchedule as error:
+            return Move(None, illegal_because=str(error))
+        return Move(successor, finishes=self.table.actions[index].kind == "finish")
 
     def _configured(self, action: Any) -> ScheduleState:
         """The state that a setting of all knobs gives."""
@@ -328,6 +372,16 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
         if not self.mask_in_observation:
             return features
         return {"features": features, "action_mask": self.action_masks().astype(np.int8)}
+
+
+def _as_schedule(candidate: Candidate) -> Schedule:
+    if not isinstance(candidate, Schedule):
+        raise InvalidOption(f"{candidate!r} is no schedule")
+    return candidate
+
+
+def _words(step: Step) -> str:
+    return " ".join(f"{key}={value}" if key != "op" else str(value) for key, value in step.items())
 
 
 @functools.lru_cache(maxsize=64)

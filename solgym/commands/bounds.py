@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from solgym.commands.tasks import EnvOption, FunctionOption, ProgramOption, open_task, program_options
 from solgym.commands.terminal import open_console
 
 __all__ = ["bounds"]
 
 
 def bounds(
-    task: Annotated[str, typer.Argument(help="A task id such as gemm/f32/m512n512k512.", metavar="TASK")],
+    task: Annotated[
+        str | None,
+        typer.Argument(help="A task id such as gemm/f32/m512n512k512; not with --program.", metavar="TASK"),
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads that a kernel may use.")] = 1,
     profile: Annotated[
         str | None,
@@ -23,15 +28,18 @@ def bounds(
     plot: Annotated[
         Path | None, typer.Option(help="Draw a roofline into this PNG file.", metavar="FILE")
     ] = None,
+    env: EnvOption = None,
+    program: ProgramOption = None,
+    function: FunctionOption = None,
 ) -> None:
     """Print the least time in which a task can be done, and why."""
     from solgym.commands.profiles import chosen_profile
-    from solgym.envs.kernel_dsl.kernels.task import parse_task
     from solgym.hardware.roofline import draw_roofline
     from solgym.hardware.speed_of_light import speed_of_light
 
     console = open_console()
-    parsed = parse_task(task)
+    with closing(open_task(task, env, options=program_options(program, function))) as opened:
+        parsed = opened.task
     used = chosen_profile(profile, console)
     bound = speed_of_light(parsed.work, used, threads, flushed)
     console.print(f"[bold]{parsed.id}[/]", highlight=False)

@@ -145,6 +145,32 @@ def _measuring() -> Finding:
     return Finding("measuring", State.WORKS, "a small kernel was compiled, checked and timed")
 
 
+def _mlir() -> Finding:
+    """Starts the process in which passes run, and runs one there."""
+    from solgym.envs.mlir_passes.client import PassFailure, PassWorker
+    from solgym.envs.mlir_passes.programs import PROGRAMS, parse_task
+    from solgym.errors import UnsupportedTarget
+    from solgym.hardware.measurement import Status
+
+    try:
+        version = importlib.metadata.version("torch-mlir")
+    except importlib.metadata.PackageNotFoundError:
+        advice = "MLIRPasses needs it: pip install torch-mlir; its wheels are for Linux on x86-64"
+        return Finding("MLIR", State.ABSENT, "torch-mlir not installed", advice)
+    worker = PassWorker()
+    try:
+        task = parse_task(next(iter(PROGRAMS.values())).default_task_id)
+        made = worker.view(task, ["canonicalize"])
+    except UnsupportedTarget as error:
+        made = PassFailure(Status.CRASHED, str(error))
+    finally:
+        worker.close()
+    if isinstance(made, PassFailure):
+        advice = "reinstall it: pip install --force-reinstall torch-mlir"
+        return Finding("MLIR", State.BROKEN, f"torch-mlir {version}: {made.error}", advice)
+    return Finding("MLIR", State.WORKS, f"torch-mlir {version}, a pass was run in a process of its own")
+
+
 def _numpy() -> Finding:
     from solgym.baselines.peer_timing import OPENBLAS_OVERRIDES
 
@@ -192,6 +218,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _cache_folder,
     _profile,
     _measuring,
+    _mlir,
     _numpy,
     _cuda,
     _extra("learning", ("stable-baselines3", "sb3-contrib"), "optional: pip install 'solgym[rl]'"),

@@ -16,29 +16,29 @@ __all__ = ["list_environments"]
 
 def list_environments(
     name: Annotated[
-        str | None, typer.Argument(help="Only environments and kernels with this in their name.")
+        str | None, typer.Argument(help="Only environments, kernels and programs with this in their name.")
     ] = None,
     tasks: Annotated[bool, typer.Option("--tasks", help="List the tasks of each, train and test.")] = False,
 ) -> None:
     """List the environments, or with --tasks what each can be asked to do."""
-    from solgym.envs.kernel_dsl.kernels import KERNELS
+    from solgym.envs.registration import environments
 
-    kernels = [
-        kernel
-        for kernel in KERNELS.values()
-        if name is None or name.lower() in f"KernelDSL-{kernel.env_id}-v0 {kernel.name}".lower()
+    chosen = [
+        environment
+        for environment in environments()
+        if name is None or name.lower() in f"{environment.id} {environment.computes}".lower()
     ]
-    if not kernels:
+    if not chosen:
         raise InvalidOption(
-            f"no environment or kernel has {name!r} in its name; `solgym list` names them all"
+            f"no environment, kernel or program has {name!r} in its name; `solgym list` names them all"
         )
     console = open_console()
     if tasks:
-        for kernel in kernels:
-            console.print(f"[bold]KernelDSL-{kernel.env_id}-v0[/]  {kernel.summary}", highlight=False)
-            for split in ("train", "test"):
-                for task in kernel.task_ids(split):
-                    default = "  (default)" if task == kernel.default_task_id else ""
+        for environment in chosen:
+            console.print(f"[bold]{environment.id}[/]  ", Text(environment.summary), highlight=False, sep="")
+            for split, ids in (("train", environment.train), ("test", environment.test)):
+                for task in ids:
+                    default = "  (default)" if task == environment.default_task else ""
                     console.print(f"  {split:<5}  {task}{default}", highlight=False)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -46,9 +46,9 @@ def list_environments(
     table.add_column("train", justify="right")
     table.add_column("test", justify="right")
     table.add_column("what it computes")
-    for kernel in kernels:
-        counts = str(len(kernel.train)), str(len(kernel.test))
-        table.add_row(f"KernelDSL-{kernel.env_id}-v0", *counts, Text(kernel.summary))
+    for environment in chosen:
+        counts = str(len(environment.train)), str(len(environment.test))
+        table.add_row(environment.id, *counts, Text(environment.summary))
     console.print(table)
     console.print(
         "\nThe numbers count named tasks, see --tasks. Any other shape works too: `solgym tune` --task.",

@@ -13,7 +13,7 @@ NARROWEST = 20
 """Widths below this are no terminal's: they stand for one that does not say how wide it is."""
 USUAL_WIDTH = 80
 
-_PLAIN = {"µ": "u", "±": "+-", "×": "x", "…": "..."}
+_PLAIN = {"µ": "u", "±": "+-", "×": "x", "…": "...", "→": "->"}
 
 
 class _Console(Console):
@@ -24,9 +24,9 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def open_console() -> Console:
-    """A console for standard output."""
-    made = _Console()
+def open_console(stderr: bool = False) -> Console:
+    """A console for standard output, or for standard error."""
+    made = _Console(stderr=stderr)
     if made.width < NARROWEST:
         made.width = USUAL_WIDTH
     return made

@@ -1,12 +1,14 @@
-"""``solgym tune``: search for a fast schedule and leave a record, a table, pictures and code behind."""
+"""``solgym tune``: search for a fast candidate and leave a record, a table, pictures and code behind."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from solgym.commands.tasks import FunctionOption, ProgramOption, program_options
 from solgym.commands.terminal import open_console
 
 __all__ = ["tune"]
@@ -19,11 +21,13 @@ def tune(
     env: Annotated[str, typer.Argument(help="An environment id such as KernelDSL-GEMM-v0.", metavar="ENV")],
     tuner: Annotated[str, typer.Option(help="The search method.")] = "random",
     mode: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Search schedule knobs, or episodes of primitive actions.", metavar="knobs|primitive"
+            help="Kernels: search schedule knobs (if left out), or episodes of primitive actions. "
+            "Programs: episodes of passes.",
+            metavar="knobs|primitive|passes",
         ),
-    ] = "knobs",
+    ] = None,
     budget: Annotated[
         int | None, typer.Option(help="How many candidates to try (200 if --seconds is left out too).")
     ] = None,
@@ -36,8 +40,10 @@ def tune(
         str | None, typer.Option(help="A task id; the environment's default if left out.", metavar="ID")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads that candidates run on.")] = 1,
+    program: ProgramOption = None,
+    function: FunctionOption = None,
 ) -> None:
-    """Search for a fast schedule. The same command again continues an interrupted run."""
+    """Search for a fast schedule or pass sequence. The same command again continues an interrupted run."""
     from solgym.baselines.budget import Budget
     from solgym.baselines.console import ConsoleListener
     from solgym.baselines.peer_timing import time_numpy
@@ -47,16 +53,19 @@ def tune(
     from solgym.baselines.trace import check_folder
     from solgym.baselines.tuner import check_tuner
     from solgym.commands.profiles import calibrated_profile
-    from solgym.hardware.target import cpu_spec
+    from solgym.envs.registration import env_class
 
     console = open_console()
     if budget is None and seconds is None:
         budget = DEFAULT_MEASUREMENTS
     limits = Budget(budget, seconds)
-    folder = out if out is not None else _default_folder(env, task, tuner, mode, seed, threads)
+    options = program_options(program, function)
     # Mistakes show before the machine is calibrated, which takes a while.
     check_tuner(tuner, seed)
-    make_env(env, task=task, threads=threads, mode=_mode(mode)).close()
+    mode = env_class(env).check_mode(mode)
+    with closing(make_env(env, task=task, threads=threads, options=options)) as made:
+        chosen = None if task is None and program is None else made.tasks[0]
+    folder = out if out is not None else _default_folder(env, chosen, tuner, mode, seed, threads)
     check_folder(folder)
     calibrated_profile(console)
     try:
@@ -66,17 +75,18 @@ def tune(
                 budget=limits,
                 out=folder,
                 tuner=tuner,
-                mode=_mode(mode),
+                mode=mode,
                 seed=seed,
                 task=task,
                 threads=threads,
+                options=options,
                 listener=listener,
             )
             listener.stage("timing numpy")
             peer = time_numpy(result.task, threads, seed)
             peers = [] if peer is None else [peer]
             listener.stage("drawing")
-            files = write_report(result, peers, cpu_spec(threads))
+            files = write_report(result, peers)
     except KeyboardInterrupt:
         console.print(
             f"interrupted; everything up to here is in {folder}: repeat the command to go on", highlight=False
@@ -95,16 +105,9 @@ def tune(
         console.print(f"{name:<10} {path}", highlight=False, soft_wrap=True)
 
 
-def _mode(text: str) -> Literal["knobs", "primitive"]:
-    from solgym.errors import InvalidOption
-
-    if text == "knobs":
-        return "knobs"
-    if text == "primitive":
-        return "primitive"
-    raise InvalidOption(f"there is no mode {text!r}; choose knobs or primitive")
-
-
 def _default_folder(env: str, task: str | None, tuner: str, mode: str, seed: int, threads: int) -> Path:
     parts = [tuner, mode, f"seed{seed}", *([f"{threads}threads"] if threads > 1 else [])]
-    return Path("runs", env if task is None else task.replace("/", "-"), "-".join(parts))
+    named = env if task is None else task.replace("/", "-")
+    if task is not None and not env.startswith("KernelDSL-"):
+        named = f"{env}-{named}"  # kernels and programs may have equal task ids
+    return Path("runs", named, "-".join(parts))

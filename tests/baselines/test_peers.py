@@ -8,9 +8,11 @@ import pytest
 from solgym.baselines import peer_timing
 from solgym.baselines.peer_timing import time_call, time_numpy
 from solgym.baselines.peers import NUMPY_PEERS
+from solgym.baselines.peers_programs import PROGRAM_PEERS
 from solgym.baselines.peers_torch import TORCH_PEERS
 from solgym.envs.kernel_dsl.kernels import KERNELS
 from solgym.envs.kernel_dsl.kernels.task import parse_task
+from solgym.envs.mlir_passes.programs.task import parse_task as program_task
 from solgym.hardware.measurement import MeasurePolicy, Status
 
 # Ragged and small; stencils with 9 points, as those have all the terms.
@@ -54,6 +56,52 @@ def test_a_peer_computes_what_the_kernel_means_and_leaves_its_inputs_alone(kerne
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
     for array, before in zip(inputs, kept, strict=True):
         np.testing.assert_array_equal(array, before)
+
+
+PROGRAM_SHAPES = {
+    "gemm": "m17n23k9",
+    "batch_matmul": "b3m7n11k5",
+    "gemv": "m19n31",
+    "matmul_transposed_b": "m17n23k9",
+    "gemv_transposed": "m19n31",
+    "gemm_update": "m17n23k9",
+    "2mm": "ni5nj7nk9nl11",
+    "3mm": "ni5nj7nk9nl11nm13",
+    "atax": "m19n31",
+    "bicg": "n19m31",
+    "mvt": "n19",
+    "gesummv": "n19",
+    "bias_relu_matmul": "m17n23k9",
+    "attention": "n13d5",
+    "softmax": "m7n13",
+    "layernorm": "m7n13",
+    "transpose": "m7n13",
+    "elementwise_chain": "m7n13",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAM_PEERS)
+def test_a_peer_of_a_program_computes_what_the_program_means_and_leaves_its_inputs_alone(program):
+    task = program_task(f"{program}/f32/{PROGRAM_SHAPES[program]}")
+    inputs = task.make_inputs(0)
+    kept = [array.copy() for array in inputs]
+    expected = task.reference(inputs)
+    call = PROGRAM_PEERS[program](task.extents, inputs)
+    for _ in range(2):
+        made = call()
+        results = made if isinstance(made, tuple) else (made,)
+        for result, reference in zip(results, expected, strict=True):
+            np.testing.assert_allclose(result, reference, rtol=1e-4, atol=1e-5)
+    for array, before in zip(inputs, kept, strict=True):
+        np.testing.assert_array_equal(array, before)
+
+
+def test_a_kernel_and_a_program_of_one_name_are_timed_each_in_its_own_way():
+    for task in (parse_task("gemm/f32/m32n32k32"), program_task("gemm/f32/m32n32k32")):
+        peer = time_numpy(task)
+        assert peer is not None
+        assert peer.label.startswith("numpy ")
+    assert time_numpy(program_task("jacobi_2d/f32/steps2n18")) is None
 
 
 def test_timing_a_call_gives_a_measurement_like_any_other():

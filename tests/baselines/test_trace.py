@@ -115,7 +115,7 @@ def test_a_candidate_that_is_no_schedule_of_the_task_names_its_line(tmp_path, ca
     lines = path.read_text().splitlines()
     lines[2] = json.dumps(json.loads(lines[2]) | {"candidate": candidate})
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(InvalidTrace, match=r"line 3\b.*schedule"):
+    with pytest.raises(InvalidTrace, match=r"line 3\b.*candidate"):
         read_trace(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 
@@ -66,6 +67,9 @@ class IrCandidate:
     @property
     def digest(self) -> str:
         return hashlib.sha256(repr(self).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, object]:
+        return dataclasses.asdict(self)
 
     def lower(self, task: Task, target: TargetSpec) -> LoweredKernel:
         return LoweredKernel(

@@ -230,7 +230,7 @@ def test_an_interrupt_does_not_mix_up_replies(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("solgym.hardware.pool.receive_message", interrupted)
+        patch.setattr("solgym.hardware.process.receive_message", interrupted)
         with pytest.raises(KeyboardInterrupt):
             target.evaluate(add_candidate(), AddTask(), QUICK)
     assert pool.pids() == []

@@ -1,0 +1,1 @@
+"""The family ``MLIRPasses``: programs, passes, sequences of them, features and environments."""

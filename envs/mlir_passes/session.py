@@ -1,0 +1,254 @@
+"""What the pass worker knows and does: programs, modules by sequence of actions, and code made of them.
+
+A module is a function of its program and the actions applied to it, so modules are kept by that key, as many as
+fit; one that is not there is made again from the longest prefix that is. Undoing an action therefore costs
+nothing and is exact, and a worker that was killed loses nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch_mlir import ir
+
+from solgym.envs.mlir_passes.apply import PassFailed, apply_action
+from solgym.envs.mlir_passes.catalogue import ACTION_INDEX, ACTIONS
+from solgym.envs.mlir_passes.codegen import ArgumentShape, ObjectCode, assembly_of, llvm_ir, machine_code
+from solgym.envs.mlir_passes.facts import MAX_OPERATIONS, Facts, facts_of, level_of, mask_of, refusal
+from solgym.envs.mlir_passes.features import module_part, mqss, survey
+from solgym.envs.mlir_passes.finishing import ENTRY, CannotFinish, first_line
+from solgym.hardware.checking import POISON_BYTE
+from solgym.hardware.object_file import link
+
+__all__ = ["CannotFinish", "PassFailed", "Refused", "Session"]
+
+MODULES_MAX: Final = 256
+OPERATIONS_MAX: Final = 200_000
+"""Modules that are kept: so many, and with so many operations together."""
+
+OBJECTS_MAX: Final = 32
+"""Object files that are kept, as different sequences often give the same module."""
+
+
+class Refused(Exception):
+    """An action is not offered in a state; the message says why."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    """An untouched module, with the function to run and its arguments."""
+
+    text: str
+    function: str
+    arguments: tuple[ArgumentShape, ...]
+
+
+class _State:
+    """A module and what is known of it."""
+
+    def __init__(self, module: ir.Operation, actions: tuple[str, ...]) -> None:
+        self.module = module
+        self.actions = actions
+        self.text_digest = hashlib.sha256(str(module).encode()).hexdigest()
+        self.facts: Facts = facts_of(module)
+        self._features: dict[str, bytes] = {}
+
+    def features(self, want: str) -> bytes:
+        """The mask, and the numbers or the text that an observation needs, as bytes."""
+        if want not in self._features:
+            self._features[want] = self._observed(want)
+        return self._features[want]
+
+    def _observed(self, want: str) -> bytes:
+        mask = mask_of(self.facts, self.actions).astype(np.uint8).tobytes()
+        if want == "text":
+            return mask + str(self.module).encode()
+        surveyed = survey(self.module, detailed=want == "full")
+        numbers = mqss(surveyed, level_of(self.facts), "cpu", self.actions)
+        if want == "full":
+            numbers = np.concatenate([numbers, module_part(surveyed)])
+        return mask + numbers.astype(np.float32).tobytes()
+
+
+class Session:
+    """The modules of a worker process, in one MLIR context."""
+
+    def __init__(self) -> None:
+        self._context = ir.Context()
+        self._context.enable_multithreading(False)
+        self._programs: dict[str, _Program] = {}
+        self._states: OrderedDict[tuple[str, tuple[str, ...]], _State] = OrderedDict()
+        self._objects: OrderedDict[tuple[str, ...], ObjectCode] = OrderedDict()
+
+    @property
+    def context(self) -> ir.Context:
+        """The context that everything lives in."""
+        return self._context
+
+    def knows(self, key: str) -> bool:
+        """Whether a program has been introduced."""
+        return key in self._programs
+
+    def introduce(self, key: str, text: str, function: str, arguments: tuple[ArgumentShape, ...]) -> None:
+        """Take a program.
+
+        Raises:
+            ir.MLIRError: the text is no valid module.
+        """
+        self._programs[key] = _Program(text, function, arguments)
+        self._state(key, ())
+
+    def view(self, key: str, actions: tuple[str, ...], want: str) -> tuple[dict[str, Any], bytes]:
+        """What there is to know of the module after ``actions``."""
+        state = self._state(key, actions)
+        return self._described(state), state.features(want)
+
+    def step(
+        self, key: str, actions: tuple[str, ...], action: str, want: str, enforce_masks: bool
+    ) -> tuple[dict[str, Any], bytes]:
+        """Apply one more action and describe the result; the state before it is untouched.
+
+        Raises:
+            Refused: the action is not offered there.
+            PassFailed: it failed.
+        """
+        before = self._state(key, actions)
+        if enforce_masks:
+            reason = refusal(ACTIONS[ACTION_INDEX[action]], before.facts, actions)
+            if reason is not None:
+                raise Refused(reason)
+        after = self._state(key, (*actions, action))
+        if after.facts.operations > MAX_OPERATIONS:
+            raise Refused(
+                f"{action} would make a module of {after.facts.operations} operations, more than {MAX_OPERATIONS}"
+            )
+        changed = after.text_digest != before.text_digest
+        return self._described(after) | {"changed": changed}, after.features(want)
+
+    def why_not(self, key: str, actions: tuple[str, ...], action: str) -> str | None:
+        """Why an action is not offered in a state, or None if it is."""
+        return refusal(ACTIONS[ACTION_INDEX[action]], self._state(key, actions).facts, actions)
+
+    def module(self, key: str, actions: tuple[str, ...]) -> ir.Operation:
+        """The module after ``actions``; not to be changed."""
+        return self._state(key, actions).module
+
+    def build(self, key: str, actions: tuple[str, ...], mode: Any, jit: Any) -> ObjectCode:
+        """Machine code of the module after ``actions``.
+
+        Raises:
+            CannotFinish: it cannot be lowered.
+        """
+        program, state = self._programs[key], self._state(key, actions)
+        name = (key, state.text_digest, mode, jit)
+        if name in self._objects:
+            self._objects.move_to_end(name)
+            return self._objects[name]
+        with self._context, ir.Location.unknown():
+            made = machine_code(state.module, program.function, program.arguments, mode, jit)
+        self._objects[name] = made
+        while len(self._objects) > OBJECTS_MAX:
+            self._objects.popitem(last=False)
+        return made
+
+    def run(self, key: str, inputs: bytes, sizes: list[int]) -> bytes:
+        """Run the untouched module, strictly as written, and return its outputs one after the other.
+
+        Raises:
+            CannotFinish: it cannot be lowered.
+        """
+        program = self._programs[key]
+        made = self.build(key, (), "strict", "llvmlite")
+        outputs = [math.prod(shape) * width for shape, width, role in program.arguments if role != "in"]
+        arrays = [_aligned(size) for size in (*sizes, *outputs)]
+        start = 0
+        for array, size in zip(arrays, sizes, strict=False):
+            array[:] = np.frombuffer(inputs[start : start + size], np.uint8)
+            start += size
+        for array in arrays[len(sizes) :]:
+            array[:] = POISON_BYTE
+        workspace = _aligned(made.workspace_bytes)
+        linked = link(made.code, (ENTRY,))
+        try:
+            pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+            call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+            call(linked.addresses[ENTRY])(pointers, workspace.ctypes.data, None)
+        finally:
+            linked.close()
+        return b"".join(array.tobytes() for array in arrays[len(sizes) :])
+
+    def code(self, key: str, actions: tuple[str, ...], mode: Any, form: str) -> str:
+        """The module after ``actions`` as ``mlir``, ``llvm`` or ``asm`` text.
+
+        Raises:
+            CannotFinish: it cannot be lowered.
+        """
+        program, state = self._programs[key], self._state(key, actions)
+        if form == "mlir":
+            return str(state.module)
+        with self._context, ir.Location.unknown():
+            text, _ = llvm_ir(state.module, program.function, program.arguments, mode)
+        return text if form == "llvm" else assembly_of(text)
+
+    def gpu(self, key: str, actions: tuple[str, ...], chip: str) -> dict[str, Any]:
+        """The module after ``actions`` compiled for a GPU, as plain data.
+
+        Raises:
+            CannotFinish: it cannot be.
+        """
+        from solgym.envs.mlir_passes.gpu import compile_for_gpu
+
+        program, state = self._programs[key], self._state(key, actions)
+        with self._context, ir.Location.unknown():
+            return compile_for_gpu(state.module, program.function, program.arguments, chip).to_json()
+
+    def _described(self, state: _State) -> dict[str, Any]:
+        return {
+            "digest": state.text_digest,
+            "level": level_of(state.facts),
+            "operations": state.facts.operations,
+            "changed": True,
+        }
+
+    def _state(self, key: str, actions: tuple[str, ...]) -> _State:
+        known = self._states.get((key, actions))
+        if known is not None:
+            self._states.move_to_end((key, actions))
+            return known
+        with self._context, ir.Location.unknown():
+            if not actions:
+                module = ir.Module.parse(self._programs[key].text).operation.clone().operation
+            else:
+                module = self._state(key, actions[:-1]).module.clone().operation
+                self._apply(module, actions[-1])
+            made = _State(module, actions)
+        self._states[key, actions] = made
+        self._forget_old()
+        return made
+
+    def _apply(self, module: ir.Operation, action: str) -> None:
+        try:
+            apply_action(module, ACTIONS[ACTION_INDEX[action]])
+        except ir.MLIRError as error:
+            raise PassFailed(first_line(error)) from error
+
+    def _forget_old(self) -> None:
+        while len(self._states) > 1 and (
+            len(self._states) > MODULES_MAX
+            or sum(state.facts.operations for state in self._states.values()) > OPERATIONS_MAX
+        ):
+            self._states.popitem(last=False)
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Zeroed bytes at an address that is a multiple of 64."""
+    raw = np.zeros(size + 64, np.uint8)
+    offset = -raw.ctypes.data % 64
+    return raw[offset : offset + size]

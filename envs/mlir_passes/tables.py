@@ -1,0 +1,35 @@
+"""The tables of programs and actions as Markdown, for docs/mlir_passes.md."""
+
+from __future__ import annotations
+
+from solgym.envs.mlir_passes.catalogue import ACTIONS
+from solgym.envs.mlir_passes.programs import SUITES
+
+__all__ = ["action_table", "program_table"]
+
+
+def program_table(suite: str) -> str:
+    """The programs of a suite."""
+    lines = [
+        "| id | what it computes | element types | default task | held out |",
+        "|---|---|---|---|---|",
+    ]
+    for program in SUITES[suite]:
+        held_out = "program" if program.split == "test" else "shapes"
+        summary = program.summary.replace("|", "\\|")
+        lines.append(
+            f"| `MLIRPasses-{program.env_id}-v0` | {summary} | {', '.join(program.dtypes)} "
+            f"| `{program.default_task_id}` | {held_out} |"
+        )
+    return "\n".join(lines)
+
+
+def action_table() -> str:
+    """The catalogue of actions."""
+    lines = ["| action | level | what it does | passes | needs |", "|---|---|---|---|---|"]
+    for action in ACTIONS:
+        made_of = f"`{action.pipeline}`" if action.pipeline else "a transform script" if action.transform else ""
+        lines.append(
+            f"| `{action.name}` | {action.level} | {action.summary} | {made_of} | {', '.join(action.needs)} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,79 @@
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from solgym.envs.design import Move
+from solgym.envs.kernel_dsl.nest import ProgramNest
+from solgym.envs.proposals import EpisodeSource, ProposalSource
+from solgym.errors import InvalidOption
+from solgym.hardware.target import cpu_spec
+
+SPEC = cpu_spec()
+
+
+@pytest.fixture
+def env():
+    env = gym.make("KernelDSL-GEMM-v0", task="gemm/f32/m24n40k12").unwrapped
+    env.choose_task()
+    return env
+
+
+@pytest.mark.parametrize("mode", ["knobs", "primitive"])
+def test_equal_generators_draw_equal_schedules_that_are_legal(env, mode):
+    source = env.proposals(mode)
+    assert isinstance(source, ProposalSource)
+    first = [source.draw(np.random.default_rng(i)) for i in range(10)]
+    assert first == [source.draw(np.random.default_rng(i)) for i in range(10)]
+    assert len({schedule.digest for schedule in first}) > 5
+    for schedule in first:
+        assert schedule.task_id == env.task.id
+        schedule.apply(ProgramNest.initial(env.task.computation), SPEC)  # raises if a step is illegal
+
+
+@pytest.mark.parametrize("action_mode", ["knobs", "primitive"])
+def test_proposals_do_not_depend_on_what_a_step_of_the_environment_is(env, action_mode):
+    other = gym.make("KernelDSL-GEMM-v0", task=env.task.id, action_mode=action_mode).unwrapped
+    other.choose_task()
+    for mode in env.modes:
+        drawn = [e.proposals(mode).draw(np.random.default_rng(3)) for e in (env, other)]
+        assert drawn[0] == drawn[1]
+
+
+def test_the_first_mode_is_the_usual_one_and_others_are_refused(env):
+    assert type(env.proposals()) is type(env.proposals("knobs"))
+    with pytest.raises(InvalidOption, match="knobs or primitive"):
+        env.proposals("passes")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A state that counts its actions; the candidate is its history."""
+
+    candidate: tuple[int, ...] = ()
+
+
+def move(state, index):
+    """Action 0 finishes, odd ones are illegal, 4 leads nowhere."""
+    if index == 4:
+        return Move(state)
+    if index % 2:
+        return Move(None, illegal_because="odd")
+    return Move(Counted((*state.candidate, index)), finishes=index == 0)
+
+
+def test_episodes_have_at_most_max_steps_legal_actions_and_never_finish_early():
+    source = EpisodeSource(Counted(), move, lambda _: np.arange(7), max_steps=3)
+    rng = np.random.default_rng(0)
+    drawn = [source.draw(rng) for _ in range(200)]
+    assert {len(actions) for actions in drawn} == {1, 2, 3}
+    assert {action for actions in drawn for action in actions} == {2, 6}
+    assert source.enumerate() is None
+    with pytest.raises(InvalidOption, match="max_steps"):
+        EpisodeSource(Counted(), move, lambda _: np.arange(7), max_steps=0)
+
+
+def test_an_episode_ends_where_nothing_is_legal():
+    source = EpisodeSource(Counted(), lambda *_: Move(None), lambda _: np.arange(4), max_steps=3)
+    assert source.draw(np.random.default_rng(0)) == ()
