@@ -149,7 +149,9 @@ class Bench:
         """
         target, policy = self.target(threads), self.policy(threads)
         task: Task = parse_task(task_id) if other is None else other[0]
-        candidate: Candidate = expert_schedule(parse_task(task_id), target.spec) if other is None else other[1]
+        candidate: Candidate = (
+            expert_schedule(parse_task(task_id), target.spec) if other is None else other[1]
+        )
         artifact = target.compile(candidate, task)
         assert not isinstance(artifact, Failure), artifact.error
 

@@ -2,10 +2,10 @@
 
     python benchmarks/search_experts.py --minutes 60
 
-For each program it measures the seeds below, what other programs found, and changes of the best so far, at the
-program's default shape; then it takes the sequence with the best geometric mean over the training programs as the
-overall one. It continues from what ``experts.json`` holds, so running it again can only improve the data. The last
-contenders of a program are timed in turns before the data changes.
+For each program it measures the seeds below, what other programs found, and changes of the best so far, at
+the program's default shape; then it takes the sequence with the best geometric mean over the training
+programs as the overall one. It continues from what ``experts.json`` holds, so running it again can only
+improve the data. The last contenders of a program are timed in turns before the data changes.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def improve(
     timed = bench.finals(bench.ranked()[:6])
     plain = timed[-1][1].time_s or math.inf
     good = [(result.time_s, actions) for actions, result in timed if result.ok and result.time_s is not None]
-    best_s, best = min(good, key=lambda pair: (pair[0], len(pair[1])))
+    best_s = min(seconds for seconds, _ in good)
     shortest = min((a for s, a in good if s <= 1.01 * best_s), key=len)
     return shortest, plain / best_s
 
@@ -165,7 +165,8 @@ def main() -> None:
 
 
 def overall(target: CpuTarget, benches: dict[str, Bench], data: dict[str, Any]) -> dict[str, Any]:
-    """The sequence with the best geometric mean of speedups over the training programs; a failure counts as 1."""
+    """The sequence with the best geometric mean of speedups over the training programs; a failure counts as
+    1."""
     training = [bench for name, bench in benches.items() if PROGRAMS[name].split == "train"]
     contenders = list(
         dict.fromkeys(

@@ -1,4 +1,5 @@
-"""What the pass environments reach and cost: shipped sequences against the plain pipeline, and the rates of steps."""
+"""What the pass environments reach and cost: shipped sequences against the plain pipeline, and the rates of
+steps."""
 
 from __future__ import annotations
 
@@ -152,8 +153,8 @@ def test_unmeasured_steps(
             unit="/s",
             limit=400,
             sense="at least",
-            detail=f"{len(unmeasured)} random offered actions over the suite, crashes and hangs included; median "
-            f"{1e3 * median(unmeasured):.2f} ms, longest {max(unmeasured):.1f} s",
+            detail=f"{len(unmeasured)} random offered actions over the suite, crashes and hangs included; "
+            f"median {1e3 * median(unmeasured):.2f} ms, longest {max(unmeasured):.1f} s",
         )
     )
 
@@ -184,7 +185,8 @@ def test_measured_steps(
             limit=10,
             sense="at least",
             detail=f"candidates measured a second over {len(measured)} programs: {measured[0]:.1f} to "
-            f"{measured[-1]:.1f}; with steps that change nothing {median(r for r, _ in rates.values()):.1f} steps/s",
+            f"{measured[-1]:.1f}; with steps that change nothing "
+            f"{median(r for r, _ in rates.values()):.1f} steps/s",
         )
     )
 
@@ -210,7 +212,7 @@ def test_from_module_to_callable(benchmark: BenchmarkFixture, report: Report, qu
             value=1e3 * median(times),
             unit="ms",
             limit=80,
-            detail=f"{len(times)} modules, untouched and after the shipped sequences: finishing pipeline, LLVM at O3, "
-            f"object file; longest {1e3 * max(times):.0f} ms; linking in the worker takes under 0.1 ms more",
+            detail=f"{len(times)} modules, untouched and after the shipped sequences: finishing pipeline, "
+            f"LLVM at O3, object file; longest {1e3 * max(times):.0f} ms; linking takes under 0.1 ms more",
         )
     )

@@ -1,8 +1,8 @@
 """A user's module made into one that environments take: in the pass worker, from text to text.
 
-The function to run may take memrefs, or tensors and return tensors. Tensors become memrefs at the boundary: each
-argument is read from one, each result is written to one, in that order. Everything that cannot be run is refused
-with one sentence.
+The function to run may take memrefs, or tensors and return tensors. Tensors become memrefs at the boundary:
+each argument is read from one, each result is written to one, in that order. Everything that cannot be run is
+refused with one sentence.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def adopt(context: ir.Context, text: str, function: str | None) -> Adopted:
         results = [_checked(result, f"result {i} of @{name}") for i, result in enumerate(kind.results)]
         if any(not isinstance(result, ir.RankedTensorType) for result in kind.results):
             raise CannotAdopt(
-                f"has a function @{name} that returns a memref; let it take the memref as an argument and write it"
+                f"has a function @{name} that returns a memref; let it take that as an argument and write it"
             )
         on_tensors = any(isinstance(kind_, ir.RankedTensorType) for kind_ in (*kind.inputs, *kind.results))
         arguments += [(f"result{i}", shape, element, "out") for i, (shape, element) in enumerate(results)]
@@ -148,7 +148,7 @@ def _argument_attribute(function: ir.Operation, index: int, name: str) -> ir.Att
     if "arg_attrs" not in function.attributes:
         return None
     given = ir.DictAttr(ir.ArrayAttr(function.attributes["arg_attrs"])[index])
-    return given[name] if name in given else None
+    return given[name] if name in given else None  # noqa: SIM401 (MLIR's dictionaries have no get)
 
 
 def _argument_name(function: ir.Operation, index: int) -> str:
@@ -197,10 +197,13 @@ def _uses(value: ir.Value) -> tuple[bool, bool]:
 
 
 def _inputs_of(operation: ir.Operation) -> int:
-    segments: Any = (
-        operation.attributes["operandSegmentSizes"] if "operandSegmentSizes" in operation.attributes else None
-    )
+    name = "operandSegmentSizes"
+    segments: Any = operation.attributes[name] if name in operation.attributes else None  # noqa: SIM401
     return len(operation.operands) - 1 if segments is None else int(ir.DenseI32ArrayAttr(segments)[0])
+
+
+def _memref(shape: tuple[int, ...], element: str) -> str:
+    return f"memref<{''.join(f'{extent}x' for extent in shape)}{element}>"
 
 
 def _with_memrefs(
@@ -211,13 +214,13 @@ def _with_memrefs(
 ) -> ir.Module:
     """The module with a function @solgym_main around @name whose arguments are memrefs, inlined into it."""
     lines, operands, parameters = [], [], []
-    for i, (_, shape, element, _role_) in enumerate(arguments):
-        dims = "".join(f"{extent}x" for extent in shape)
-        parameters.append(f"%a{i}: memref<{dims}{element}>")
+    for i, (_, shape, element, _) in enumerate(arguments):
+        buffer = _memref(shape, element)
+        parameters.append(f"%a{i}: {buffer}")
         if i < len(kind.inputs):
             if isinstance(kind.inputs[i], ir.RankedTensorType):
                 lines.append(
-                    f"  %t{i} = bufferization.to_tensor %a{i} restrict : memref<{dims}{element}> to {kind.inputs[i]}"
+                    f"  %t{i} = bufferization.to_tensor %a{i} restrict : {buffer} to {kind.inputs[i]}"
                 )
                 operands.append(f"%t{i}")
             else:
@@ -230,13 +233,13 @@ def _with_memrefs(
     )
     for i, result in enumerate(kind.results):
         where = len(kind.inputs) + i
-        _, shape, element, _role_ = arguments[where]
-        dims = "".join(f"{extent}x" for extent in shape)
+        buffer = _memref(*arguments[where][1:3])
         lines.append(
             f"  bufferization.materialize_in_destination %r#{i} in restrict writable %a{where} : "
-            f"({result}, memref<{dims}{element}>) -> ()"
+            f"({result}, {buffer}) -> ()"
         )
-    declared = f"func.func private @{name}({', '.join(map(str, kind.inputs))}) -> ({', '.join(map(str, kind.results))})"
+    inputs, outputs = (", ".join(map(str, types)) for types in (kind.inputs, kind.results))
+    declared = f"func.func private @{name}({inputs}) -> ({outputs})"
     wrapper = ir.Module.parse(
         f"{declared}\nfunc.func @solgym_main({', '.join(parameters)}) {{\n"
         + "\n".join(lines)

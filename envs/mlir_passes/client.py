@@ -1,8 +1,8 @@
 """The pass worker as the user's process sees it: started when needed, replaced when a pass crashes or hangs.
 
 One worker serves all environments of a process. What it is asked is always a function of a program and the
-actions applied to it, so a new worker answers like the old one, and nobody notices the change but by the failure
-of the action that ended it.
+actions applied to it, so a new worker answers like the old one, and nobody notices the change but by the
+failure of the action that ended it.
 """
 
 from __future__ import annotations
@@ -22,33 +22,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solgym.envs.mlir_passes.catalogue import ACTIONS
+from solgym.envs.mlir_passes.modes import ArgumentShape, FloatMode, Form, Jit, Want
 from solgym.errors import InvalidSchedule, UnsupportedTarget
 from solgym.hardware.measurement import Status
 from solgym.hardware.process import ServerProcess, WorkerDied, WorkerFailed, WorkerSilent
 from solgym.hardware.target import CompiledKernel
 
 __all__ = [
-    "FloatMode",
-    "Jit",
     "ModuleSource",
     "ModuleView",
     "PassFailure",
     "PassWorker",
-    "Want",
     "default_pass_worker",
 ]
-
-Jit = Literal["llvmlite", "mlir"]
-FloatMode = Literal["contract,reassoc", "contract", "strict"]
-Want = Literal["mqss", "full", "text"]
-Form = Literal["mlir", "llvm", "asm"]
 
 START_TIMEOUT_S: Final = 120.0
 PASS_TIMEOUT_S: Final = 5.0
 """A pass that takes longer hangs: ordinary ones take milliseconds."""
 BUILD_TIMEOUT_S: Final = 15.0
 RESIDENT_MAX_BYTES: Final = 1 << 30
-"""A worker that has grown to this is replaced: MLIR never gives back the types and attributes that it has made."""
+"""A worker that has grown to this is replaced: MLIR never gives back the types and attributes that it has
+made."""
 
 ENTRY: Final = "solgym_entry"
 
@@ -69,7 +63,7 @@ class ModuleSource(Protocol):
         """The function to run."""
 
     @property
-    def signature(self) -> tuple[tuple[tuple[int, ...], int, str], ...]:
+    def signature(self) -> tuple[ArgumentShape, ...]:
         """For each argument of the function its shape, bytes an element, and role."""
 
 
@@ -98,7 +92,9 @@ class ModuleView:
 
 @dataclass(frozen=True)
 class PassFailure:
-    """Why there is no module, or no code of it: ``illegal``, ``compile_error``, ``crashed`` or ``timeout``."""
+    """Why there is no module, or no code of it: ``illegal``, ``compile_error``, ``crashed`` or
+    ``timeout``.
+    """
 
     status: Literal[Status.ILLEGAL, Status.COMPILE_ERROR, Status.CRASHED, Status.TIMEOUT]
     error: str
@@ -112,7 +108,9 @@ _workers: weakref.WeakSet[PassWorker] = weakref.WeakSet()
 
 
 class PassWorker:
-    """A process that applies passes. Safe between threads; a fork of the user's process gets one of its own."""
+    """A process that applies passes. Safe between threads; a fork of the user's process gets one of its
+    own.
+    """
 
     def __init__(
         self, pass_timeout_s: float = PASS_TIMEOUT_S, on_failure: CrashListener | None = None

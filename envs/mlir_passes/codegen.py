@@ -1,8 +1,9 @@
 """From a module to machine code: the finishing pipeline, then one of two code generators.
 
-``llvmlite`` translates to LLVM IR text and lets llvmlite's LLVM optimise it at O3 for this host; ``mlir`` lets
-the LLVM inside torch-mlir do it through MLIR's ExecutionEngine. Both give a relocatable object file with SOLGym's
-entry point, so a candidate is checked and timed by the same machinery whichever made it. Runs in the pass worker.
+``llvmlite`` translates to LLVM IR text and lets llvmlite's LLVM optimise it at O3 for this host; ``mlir``
+lets the LLVM inside torch-mlir do it through MLIR's ExecutionEngine. Both give a relocatable object file with
+SOLGym's entry point, so a candidate is checked and timed by the same machinery whichever made it. Runs in the
+pass worker.
 """
 
 from __future__ import annotations
@@ -11,26 +12,22 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import llvmlite.binding as llvm
 from torch_mlir import ir
 
+from solgym.envs.mlir_passes.entry_point import ENTRY, add_entry, arena_bytes
 from solgym.envs.mlir_passes.finishing import (
     CannotFinish,
-    FloatMode,
-    Role,
-    add_entry,
-    arena_bytes,
     lower_to_llvm_dialect,
     set_float_mode,
 )
 from solgym.envs.mlir_passes.llvm_text import readable_by_llvmlite
+from solgym.envs.mlir_passes.modes import ArgumentShape, FloatMode, Jit
 from solgym.hardware.jit import host_cpu
 
-__all__ = ["Jit", "ObjectCode", "llvm_ir", "machine_code"]
-
-Jit = Literal["llvmlite", "mlir"]
+__all__ = ["ObjectCode", "assembly_of", "llvm_ir", "machine_code"]
 
 ARENA_MAX_BYTES: Final = 1 << 30
 
@@ -41,10 +38,6 @@ class ObjectCode:
 
     code: bytes
     workspace_bytes: int
-
-
-ArgumentShape = tuple[tuple[int, ...], int, Role]
-"""Extents, bytes an element, role."""
 
 
 def _finished(
@@ -137,7 +130,7 @@ def _by_execution_engine(lowered: ir.Operation, workspace: int) -> ObjectCode:
         module = ir.Module.parse(str(lowered))
     try:
         engine = ExecutionEngine(module, opt_level=3, enable_object_dump=True, enable_pic=False)
-        engine.raw_lookup("solgym_entry")
+        engine.raw_lookup(ENTRY)
     except (RuntimeError, ValueError) as error:
         raise CannotFinish(f"MLIR's ExecutionEngine refuses the code: {error}") from error
     descriptor = os.memfd_create("solgym-object")

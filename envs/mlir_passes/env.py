@@ -15,14 +15,10 @@ from numpy.typing import NDArray
 from solgym.envs.base import Split, TuningEnv
 from solgym.envs.design import CodeText, Move
 from solgym.envs.mlir_passes.catalogue import ACTIONS
-from solgym.envs.mlir_passes.client import (
-    FloatMode,
-    Jit,
-    PassFailure,
-    default_pass_worker,
-)
+from solgym.envs.mlir_passes.client import PassFailure, default_pass_worker
 from solgym.envs.mlir_passes.experts import applicable, known_sequence, overall_sequence
 from solgym.envs.mlir_passes.features import FULL_NAMES, MQSS_NAMES, Context, feature_limits, full
+from solgym.envs.mlir_passes.modes import FloatMode, Form, Jit, Want
 from solgym.envs.mlir_passes.programs import PROGRAMS, SUITES, Program, ProgramTask, parse_task
 from solgym.envs.mlir_passes.sequence import MAX_ACTIONS, PassSequence
 from solgym.envs.mlir_passes.state import PassState
@@ -32,9 +28,8 @@ from solgym.errors import IllegalSchedule, InvalidOption, UnknownTask
 from solgym.hardware.measurement import Measurement, Status
 from solgym.hardware.target import Candidate
 
-__all__ = ["HeldOut", "MLIRPassesEnv", "ObservationKind"]
+__all__ = ["HeldOut", "MLIRPassesEnv"]
 
-ObservationKind = Literal["mqss", "full", "text"]
 HeldOut = Literal["programs", "shapes"]
 
 TEXT_MAX: Final = 1 << 20
@@ -54,14 +49,14 @@ class MLIRPassesEnv(TuningEnv[PassState]):
 
     ## Description
 
-    An episode begins with a program as MLIR, for example a matrix product as `linalg.matmul` on tensors. In each
-    step the agent applies one action of a catalogue: it tiles, fuses and vectorises structured operations, turns
-    tensors into buffers, transforms affine and scf loops, lowers vectors, cleans up. After each action the module is
-    verified and, unless rewards are put off, finished by a fixed pipeline, compiled, checked against a float64
-    reference and timed on this machine.
+    An episode begins with a program as MLIR, for example a matrix product as `linalg.matmul` on tensors. In
+    each step the agent applies one action of a catalogue: it tiles, fuses and vectorises structured
+    operations, turns tensors into buffers, transforms affine and scf loops, lowers vectors, cleans up. After
+    each action the module is verified and, unless rewards are put off, finished by a fixed pipeline,
+    compiled, checked against a float64 reference and timed on this machine.
 
-    Passes run in a process of their own. One that fails, crashes or hangs costs the penalty and is undone, and the
-    episode goes on; so does one that makes the program compute something wrong, which happens.
+    Passes run in a process of their own. One that fails, crashes or hangs costs the penalty and is undone,
+    and the episode goes on; so does one that makes the program compute something wrong, which happens.
 
     Programs: `solgym list MLIRPasses` and docs/mlir_passes.md. A suite draws a program at each reset.
 
@@ -79,19 +74,19 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     | `vector` | vectors: hoist and lower transfers, contractions, reductions, transposes |
     | `any` | clean-ups at any level, approximate mathematics, and `finish` |
 
-    The module itself decides which actions are offered: what an action works on must be there, and combinations
-    that are known to give wrong code or to crash a pass are left out. `info["action_mask"]` and
+    The module itself decides which actions are offered: what an action works on must be there, and
+    combinations that are known to give wrong code or to crash a pass are left out. `info["action_mask"]` and
     `env.unwrapped.action_masks()` say which are; `env.unwrapped.explain(action)` why one is not;
-    `env.unwrapped.action_meanings()` names all. An action that leaves the module's text as it was measures nothing
-    and says so in `info["unchanged"]`. The action space has its own random generator: seed it with
+    `env.unwrapped.action_meanings()` names all. An action that leaves the module's text as it was measures
+    nothing and says so in `info["unchanged"]`. The action space has its own random generator: seed it with
     `env.action_space.seed(seed)`.
 
     ## Observation Space
 
     With `observation="full"` (default) a `Box` of float32 in [-1, 1] with all the rows below; with
     `observation="mqss"` the first 28 numbers; with `observation="text"` a `Text`, the module itself.
-    `env.unwrapped.feature_names` names every number. With `mask_in_observation=True` it is a `Dict` with the keys
-    `features` (or `text`) and `action_mask`.
+    `env.unwrapped.feature_names` names every number. With `mask_in_observation=True` it is a `Dict` with the
+    keys `features` (or `text`) and `action_mask`.
 
     | index | name | min | max | meaning |
     |---|---|---|---|---|
@@ -113,21 +108,21 @@ class MLIRPassesEnv(TuningEnv[PassState]):
 
     ## Rewards
 
-    As in all families (docs/environments.md): by default `gap_closed`, the score after the step minus the score
-    before. The baseline of the score is the untouched program through the plain pipeline at O3. An illegal action,
-    a pass that fails and code that fails cost `failure_penalty` and are undone. With `reward_at="end"` only the last
-    module is compiled and measured.
+    As in all families (docs/environments.md): by default `gap_closed`, the score after the step minus the
+    score before. The baseline of the score is the untouched program through the plain pipeline at O3. An
+    illegal action, a pass that fails and code that fails cost `failure_penalty` and are undone. With
+    `reward_at="end"` only the last module is compiled and measured.
 
     ## Starting State
 
-    The untouched program, or what `options` at reset ask for: `warm_start="expert"` (the best known sequence of the
-    program), `warm_start="ranked"` (proposed by a learned ranker) or `schedule=...`, a `PassSequence` or its JSON.
-    `options={"task": "gemm/f32/m100n37k5"}` chooses any shape.
+    The untouched program, or what `options` at reset ask for: `warm_start="expert"` (the best known sequence
+    of the program), `warm_start="ranked"` (proposed by a learned ranker) or `schedule=...`, a `PassSequence`
+    or its JSON. `options={"task": "gemm/f32/m100n37k5"}` chooses any shape.
 
     ## Episode End
 
-    Termination: `finish`, or a module that reaches the fraction `stop_at` of the speed of light, or the expert's
-    sequence where `fallback="expert"` calls for it. Truncation: `max_steps` steps.
+    Termination: `finish`, or a module that reaches the fraction `stop_at` of the speed of light, or the
+    expert's sequence where `fallback="expert"` calls for it. Truncation: `max_steps` steps.
 
     ## Arguments
 
@@ -139,10 +134,12 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     * `observation`: `full`, `mqss` or `text`.
     * `mask_in_observation`: observe the action mask too.
     * `jit`: `llvmlite` or `mlir`, which LLVM makes machine code.
-    * `float_mode`: `contract,reassoc` (multiply-adds may be fused, sums reordered), `contract` or `strict`; the same
+    * `float_mode`: `contract,reassoc` (multiply-adds may be fused, sums reordered), `contract` or `strict`;
+    the same
       for every candidate and the baseline.
     * `enforce_masks`: whether actions that are not offered are refused. Without, they are tried.
-    * `fallback`: `expert` finishes an episode with the expert's sequence after three rewards below -0.5 in a row.
+    * `fallback`: `expert` finishes an episode with the expert's sequence after three rewards below -0.5 in a
+    row.
     * `held_out`: what `split="test"` of a suite holds out: `programs`, or `shapes` of the training programs.
     * `max_steps`: 40 by default.
 
@@ -159,7 +156,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         *,
         suite: str | None = None,
         function: str | None = None,
-        observation: ObservationKind = "full",
+        observation: Want = "full",
         mask_in_observation: bool = False,
         jit: Jit = "llvmlite",
         float_mode: FloatMode = "contract,reassoc",
@@ -171,7 +168,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     ) -> None:
         """Make an environment of a program, a suite or a file; see the class for the arguments."""
         for name, value, known in (
-            ("observation", observation, get_args(ObservationKind)),
+            ("observation", observation, get_args(Want)),
             ("jit", jit, get_args(Jit)),
             ("float_mode", float_mode, get_args(FloatMode)),
             ("fallback", fallback, ("expert", None)),
@@ -179,7 +176,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         ):
             if value not in known:
                 raise InvalidOption(f"{name} is {value!r}; it must be one of {', '.join(map(repr, known))}.")
-        if isinstance(max_steps, int) and max_steps > MAX_ACTIONS:
+        if max_steps > MAX_ACTIONS:
             raise InvalidOption(
                 f"max_steps is {max_steps}; pass sequences have at most {MAX_ACTIONS} actions."
             )
@@ -189,7 +186,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         self._programs: tuple[Program, ...] = self._chosen(program, suite, function)
         self.suite = suite
         self.held_out: HeldOut = held_out
-        self.observation: ObservationKind = observation
+        self.observation: Want = observation
         self.mask_in_observation = mask_in_observation
         self.jit: Jit = jit
         self.float_mode: FloatMode = float_mode
@@ -224,8 +221,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     ) -> tuple[Program, ...]:
         if (program is None) == (suite is None):
             raise InvalidOption(
-                f"program is {program!r} and suite is {suite!r}; give one of them: the name of a program, an MLIR "
-                f"file, or a suite among {', '.join(SUITES)}."
+                f"program is {program!r} and suite is {suite!r}; give one of them: the name of a program, an "
+                f"MLIR file, or a suite among {', '.join(SUITES)}."
             )
         if suite is not None:
             if suite not in SUITES:
@@ -239,7 +236,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             raise InvalidOption(f"program is {program!r}; it must be a name or an MLIR file.")
         if isinstance(program, str) and "." not in program and "/" not in program:
             raise UnknownTask(
-                f"There is no program {program!r}; there are {', '.join(sorted(PROGRAMS))}; a file ends in .mlir."
+                f"There is no program {program!r}; there are {', '.join(sorted(PROGRAMS))}; "
+                "a file ends in .mlir."
             )
         self._user = load_program(program, function)
         return ()
@@ -278,8 +276,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         task = parse_task(task_id)
         if task.program not in self._programs:
             raise UnknownTask(
-                f"Task {task_id!r} belongs to MLIRPasses-{task.program.env_id}-v0; make that one, or choose a "
-                f"task of {', '.join(program.name for program in self._programs)}."
+                f"Task {task_id!r} belongs to MLIRPasses-{task.program.env_id}-v0; make that one, or choose "
+                f"a task of {', '.join(program.name for program in self._programs)}."
             )
         return task
 
@@ -327,7 +325,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     def code_of(self, candidate: Candidate) -> tuple[CodeText, ...]:
         """The module after a candidate's actions, as MLIR, LLVM IR and assembly."""
         assert isinstance(candidate, PassSequence)
-        forms: tuple[tuple[Literal["mlir", "llvm", "asm"], str, str], ...] = (
+        forms: tuple[tuple[Form, str, str], ...] = (
             ("mlir", "MLIR", ".mlir"),
             ("llvm", "LLVM IR", ".ll"),
             ("asm", "assembly", ".s"),
@@ -350,7 +348,9 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             yield candidate.actions[count - 1] if count else "untouched", text
 
     def evaluate(self, candidate: Candidate) -> Measurement:
-        """Compile, check and time a candidate; what crashes or computes something wrong goes to the crash log."""
+        """Compile, check and time a candidate; what crashes or computes something wrong goes to the crash
+        log.
+        """
         measurement = super().evaluate(candidate)
         if measurement.status in (Status.WRONG_RESULT, Status.CRASHED, Status.TIMEOUT, Status.RUNTIME_ERROR):
             self._log(candidate, measurement)
@@ -420,7 +420,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         begun = super().reset(seed=seed, options=options)
         if self._user is not None and self.baseline.status in _NOT_RUNNING:
             raise InvalidOption(
-                f"The program {self._user.name!r} does not run untouched: {self.baseline.error}; mend it and try again."
+                f"The program {self._user.name!r} does not run untouched: {self.baseline.error}; "
+                "mend it and try again."
             )
         return begun
 

@@ -1,7 +1,7 @@
 """The best known pass sequences, per program and overall, found by search and shipped as data.
 
-``experts.json`` was written by ``benchmarks/search_experts.py``. A sequence is found at one shape; at another some
-of its actions may not be offered or may fail, and those are skipped.
+``experts.json`` was written by ``benchmarks/search_experts.py``. A sequence is found at one shape; at another
+some of its actions may not be offered or may fail, and those are skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def overall_sequence() -> tuple[str, ...]:
 
 
 def known_sequence(task_id: str) -> tuple[str, ...]:
-    """The best known sequence for a task: its own, or its program's in its element type, or the overall one."""
+    """The best known sequence for a task: its own, or its program's in its element type, or the overall
+    one.
+    """
     program, dtype, *_ = task_id.split("/")
     known = _data()["programs"]
     for key in (task_id, f"{program}/{dtype}"):

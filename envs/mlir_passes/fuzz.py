@@ -1,8 +1,8 @@
 """Random pass sequences over the suite, played through the environment: what becomes of them.
 
-Upstream passes crash, hang and miscompile now and then. An episode must survive all of that, and no wrong result may
-be taken for right: whatever is ``ok`` is run again on other inputs, and must be ``ok`` there too. Run
-``python -m solgym.envs.mlir_passes.fuzz --count 2000``; the table in docs/mlir_passes.md comes from it.
+Upstream passes crash, hang and miscompile now and then. An episode must survive all of that, and no wrong
+result may be taken for right: whatever is ``ok`` is run again on other inputs, and must be ``ok`` there too.
+Run ``python -m solgym.envs.mlir_passes.fuzz --count 2000``; the table in docs/mlir_passes.md comes from it.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def main(
         report = fuzz(count, seed, masks, progress=lambda done, _: bar.update(line, completed=done))
     for trial in report.trials:
         console.print(
-            f"seed {trial.seed}: {trial.candidate.task_id}: {trial.missed or trial.status}: {trial.error[:200]}\n"
-            f"  {' '.join(trial.candidate.actions)}",
+            f"seed {trial.seed}: {trial.candidate.task_id}: {trial.missed or trial.status}: "
+            f"{trial.error[:200]}\n  {' '.join(trial.candidate.actions)}",
             highlight=False,
         )
     for title, counts in (("sequences", report.sequences), ("actions", report.actions)):

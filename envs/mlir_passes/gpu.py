@@ -18,10 +18,8 @@ from torch_mlir.dialects import linalg
 
 from solgym.envs.mlir_passes import finishing
 from solgym.envs.mlir_passes.approximate import approximate_math
-from solgym.envs.mlir_passes.codegen import ArgumentShape
 from solgym.envs.mlir_passes.finishing import (
     CannotFinish,
-    FloatMode,
     body_of,
     first_line,
     run_passes,
@@ -33,6 +31,7 @@ from solgym.envs.mlir_passes.gpu_outlining import CannotOutline, outline
 from solgym.envs.mlir_passes.gpu_parallel import mark_parallel_loops
 from solgym.envs.mlir_passes.gpu_ranges import defining
 from solgym.envs.mlir_passes.llvm_text import readable_by_llvmlite
+from solgym.envs.mlir_passes.modes import ArgumentShape, FloatMode
 from solgym.envs.mlir_passes.transforms import PassFailed, run_transform
 
 __all__ = ["MAX_BLOCK_THREADS", "compile_for_gpu"]

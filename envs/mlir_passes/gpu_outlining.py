@@ -17,7 +17,6 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir.dialects import arith, memref
 
-from solgym.envs.mlir_passes.finishing import Role
 from solgym.envs.mlir_passes.gpu_code import ELEMENT_BYTES, Buffer, Kernel, Step
 from solgym.envs.mlir_passes.gpu_operations import (
     ALLOCATIONS,
@@ -31,6 +30,7 @@ from solgym.envs.mlir_passes.gpu_operations import (
 )
 from solgym.envs.mlir_passes.gpu_ranges import Ranges, constant_of, defining, expression_of
 from solgym.envs.mlir_passes.gpu_threads import MAX_GRID, Dimension, both, guarded, place_threads
+from solgym.envs.mlir_passes.programs.program import Role
 
 __all__ = ["MAX_STACK_BYTES", "CannotOutline", "outline"]
 

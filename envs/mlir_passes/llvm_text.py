@@ -1,8 +1,8 @@
 """LLVM IR text as one LLVM prints it, rewritten for another to read.
 
 torch-mlir's LLVM is newer than llvmlite's and prints floating-point constants in forms that the older one
-does not know (shortest decimals, ``-inf``, ``f0x...``). In the older form every constant is the bit pattern of
-a double; half and bfloat have forms of their own.
+does not know (shortest decimals, ``-inf``, ``f0x...``). In the older form every constant is the bit pattern
+of a double; half and bfloat have forms of their own.
 """
 
 from __future__ import annotations

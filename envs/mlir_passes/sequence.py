@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from solgym.envs.mlir_passes.catalogue import ACTION_INDEX
-from solgym.envs.mlir_passes.client import FloatMode, Jit, PassFailure, default_pass_worker
+from solgym.envs.mlir_passes.client import PassFailure, default_pass_worker
+from solgym.envs.mlir_passes.modes import FloatMode, Jit
 from solgym.errors import IllegalSchedule, InvalidSchedule
 from solgym.hardware.measurement import Status
 from solgym.hardware.target import CompilationFailed, CompiledKernel

@@ -19,6 +19,7 @@ from typing import Any, Final
 import llvmlite.binding as llvm
 
 from solgym.envs.mlir_passes.adopt import CannotAdopt, adopt
+from solgym.envs.mlir_passes.modes import FloatMode, Form, Jit, Want
 from solgym.envs.mlir_passes.session import CannotFinish, PassFailed, Refused, Session
 from solgym.hardware.serving import Operation, die_with, serve
 
@@ -101,12 +102,12 @@ class Server:
         return {}
 
     @_failing_softly
-    def view(self, key: str, actions: tuple[str, ...], want: str) -> Reply:
+    def view(self, key: str, actions: tuple[str, ...], want: Want) -> Reply:
         """Describe a state."""
         return self.session.view(key, actions, want)
 
     @_failing_softly
-    def step(self, key: str, actions: tuple[str, ...], action: str, want: str, enforce_masks: bool) -> Reply:
+    def step(self, key: str, actions: tuple[str, ...], action: str, want: Want, enforce_masks: bool) -> Reply:
         """Apply an action."""
         return self.session.step(key, actions, action, want, enforce_masks)
 
@@ -116,13 +117,13 @@ class Server:
         return {"reason": self.session.why_not(key, actions, action)}, b""
 
     @_failing_softly
-    def build(self, key: str, actions: tuple[str, ...], mode: str, jit: str) -> Reply:
+    def build(self, key: str, actions: tuple[str, ...], mode: FloatMode, jit: Jit) -> Reply:
         """Compile."""
         made = self.session.build(key, actions, mode, jit)
         return {"workspace_bytes": made.workspace_bytes}, made.code
 
     @_failing_softly
-    def code(self, key: str, actions: tuple[str, ...], mode: str, form: str) -> Reply:
+    def code(self, key: str, actions: tuple[str, ...], mode: FloatMode, form: Form) -> Reply:
         """Show code."""
         return {}, self.session.code(key, actions, mode, form).encode()
 

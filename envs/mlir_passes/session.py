@@ -1,7 +1,7 @@
 """What the pass worker knows and does: programs, modules by sequence of actions, and code made of them.
 
-A module is a function of its program and the actions applied to it, so modules are kept by that key, as many as
-fit; one that is not there is made again from the longest prefix that is. Undoing an action therefore costs
+A module is a function of its program and the actions applied to it, so modules are kept by that key, as many
+as fit; one that is not there is made again from the longest prefix that is. Undoing an action therefore costs
 nothing and is exact, and a worker that was killed loses nothing.
 """
 
@@ -20,10 +20,12 @@ from torch_mlir import ir
 
 from solgym.envs.mlir_passes.apply import PassFailed, apply_action
 from solgym.envs.mlir_passes.catalogue import ACTION_INDEX, ACTIONS
-from solgym.envs.mlir_passes.codegen import ArgumentShape, ObjectCode, assembly_of, llvm_ir, machine_code
+from solgym.envs.mlir_passes.codegen import ObjectCode, assembly_of, llvm_ir, machine_code
+from solgym.envs.mlir_passes.entry_point import ENTRY
 from solgym.envs.mlir_passes.facts import MAX_OPERATIONS, Facts, facts_of, level_of, mask_of, refusal
 from solgym.envs.mlir_passes.features import module_part, mqss, survey
-from solgym.envs.mlir_passes.finishing import ENTRY, CannotFinish, first_line
+from solgym.envs.mlir_passes.finishing import CannotFinish, first_line
+from solgym.envs.mlir_passes.modes import ArgumentShape, FloatMode, Form, Jit, Want
 from solgym.hardware.checking import POISON_BYTE
 from solgym.hardware.object_file import link
 
@@ -60,13 +62,13 @@ class _State:
         self.facts: Facts = facts_of(module)
         self._features: dict[str, bytes] = {}
 
-    def features(self, want: str) -> bytes:
+    def features(self, want: Want) -> bytes:
         """The mask, and the numbers or the text that an observation needs, as bytes."""
         if want not in self._features:
             self._features[want] = self._observed(want)
         return self._features[want]
 
-    def _observed(self, want: str) -> bytes:
+    def _observed(self, want: Want) -> bytes:
         mask = mask_of(self.facts, self.actions).astype(np.uint8).tobytes()
         if want == "text":
             return mask + str(self.module).encode()
@@ -105,13 +107,13 @@ class Session:
         self._programs[key] = _Program(text, function, arguments)
         self._state(key, ())
 
-    def view(self, key: str, actions: tuple[str, ...], want: str) -> tuple[dict[str, Any], bytes]:
+    def view(self, key: str, actions: tuple[str, ...], want: Want) -> tuple[dict[str, Any], bytes]:
         """What there is to know of the module after ``actions``."""
         state = self._state(key, actions)
         return self._described(state), state.features(want)
 
     def step(
-        self, key: str, actions: tuple[str, ...], action: str, want: str, enforce_masks: bool
+        self, key: str, actions: tuple[str, ...], action: str, want: Want, enforce_masks: bool
     ) -> tuple[dict[str, Any], bytes]:
         """Apply one more action and describe the result; the state before it is untouched.
 
@@ -126,9 +128,8 @@ class Session:
                 raise Refused(reason)
         after = self._state(key, (*actions, action))
         if after.facts.operations > MAX_OPERATIONS:
-            raise Refused(
-                f"{action} would make a module of {after.facts.operations} operations, more than {MAX_OPERATIONS}"
-            )
+            size = after.facts.operations
+            raise Refused(f"{action} would make a module of {size} operations, more than {MAX_OPERATIONS}")
         changed = after.text_digest != before.text_digest
         return self._described(after) | {"changed": changed}, after.features(want)
 
@@ -140,7 +141,7 @@ class Session:
         """The module after ``actions``; not to be changed."""
         return self._state(key, actions).module
 
-    def build(self, key: str, actions: tuple[str, ...], mode: Any, jit: Any) -> ObjectCode:
+    def build(self, key: str, actions: tuple[str, ...], mode: FloatMode, jit: Jit) -> ObjectCode:
         """Machine code of the module after ``actions``.
 
         Raises:
@@ -184,7 +185,7 @@ class Session:
             linked.close()
         return b"".join(array.tobytes() for array in arrays[len(sizes) :])
 
-    def code(self, key: str, actions: tuple[str, ...], mode: Any, form: str) -> str:
+    def code(self, key: str, actions: tuple[str, ...], mode: FloatMode, form: Form) -> str:
         """The module after ``actions`` as ``mlir``, ``llvm`` or ``asm`` text.
 
         Raises:

@@ -28,7 +28,9 @@ def action_table() -> str:
     """The catalogue of actions."""
     lines = ["| action | level | what it does | passes | needs |", "|---|---|---|---|---|"]
     for action in ACTIONS:
-        made_of = f"`{action.pipeline}`" if action.pipeline else "a transform script" if action.transform else ""
+        made_of = (
+            f"`{action.pipeline}`" if action.pipeline else "a transform script" if action.transform else ""
+        )
         lines.append(
             f"| `{action.name}` | {action.level} | {action.summary} | {made_of} | {', '.join(action.needs)} |"
         )

@@ -20,10 +20,10 @@ from solgym.envs.mlir_passes.affine_loops import affine_loops
 from solgym.envs.mlir_passes.structured import LinalgOperation, linalg_operations
 
 __all__ = [
+    "GENERATORS",
     "MAX_CONTRACTION_POINTS",
     "MAX_ELEMENTWISE_POINTS",
     "PassFailed",
-    "GENERATORS",
     "is_vectorisable",
     "run_transform",
 ]
@@ -549,7 +549,7 @@ def _unroll_jam(module: ir.Operation, along: str, factor: str) -> None:
 
 def _lower_packs(module: ir.Operation) -> None:
     """Write packing as padding, reshapes and transposes, as the finishing pipeline does."""
-    from solgym.envs.mlir_passes.finishing import _lower_packs as lower
+    from solgym.envs.mlir_passes.finishing import lower_packs as lower
 
     try:
         lower(module)

@@ -1,10 +1,10 @@
 """A user's own MLIR file as a task.
 
-The calling convention: one function whose arguments are memrefs or tensors of f32 or f64 with static shapes and
-the identity layout. Results are returned tensors, or memrefs that the function writes. A memref is an output if the
-function writes it and an input if it reads it, which ``{solgym.role = "in" | "out" | "inout"}`` on an argument
-overrides; ``{solgym.name = "..."}`` names it. Inputs are uniform in [-1, 1). The reference is the untouched module
-through the plain pipeline.
+The calling convention: one function whose arguments are memrefs or tensors of f32 or f64 with static shapes
+and the identity layout. Results are returned tensors, or memrefs that the function writes. A memref is an
+output if the function writes it and an input if it reads it, which ``{solgym.role = "in" | "out" | "inout"}``
+on an argument overrides; ``{solgym.name = "..."}`` names it. Inputs are uniform in [-1, 1). The reference is
+the untouched module through the plain pipeline.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solgym.envs.mlir_passes.client import default_pass_worker
+from solgym.envs.mlir_passes.modes import ArgumentShape
+from solgym.envs.mlir_passes.programs.program import Role
 from solgym.errors import InvalidOption
 from solgym.hardware.process import WorkerDied, WorkerFailed, WorkerSilent
 from solgym.hardware.task import NUMPY_DTYPES, Array, DType, TensorSpec, Work
@@ -32,10 +34,9 @@ __all__ = ["UserTask", "load_program"]
 MAX_FILE_BYTES: Final = 1 << 20
 REFERENCE_TIMEOUT_S: Final = 60.0
 ERROR_TERMS: Final = 4096
-"""Roundings allowed for in a chain, see ``ProgramTask.relative_tolerance``: the program's own are not known, and
+"""Roundings allowed for in a chain, see ``ProgramTask.relative_tolerance``: the program's own are not known,
+and
 the reference is computed in the program's own precision."""
-
-Role = Literal["in", "out", "inout"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class UserTask:
         return f"user/{self.name}/{digest[:12]}"
 
     @property
-    def signature(self) -> tuple[tuple[tuple[int, ...], int, str], ...]:
+    def signature(self) -> tuple[ArgumentShape, ...]:
         """For each argument its shape, bytes an element, and role."""
         return tuple((shape, NUMPY_DTYPES[dtype].itemsize, role) for _, shape, dtype, role in self.arguments)
 
@@ -100,10 +101,11 @@ class UserTask:
 
     @property
     def relative_tolerance(self) -> float:
-        """Largest accepted error relative to the scale of the output: ``16 eps (4 + sqrt(ERROR_TERMS))``, with
-        the precision of the least precise argument.
+        """Largest accepted error relative to the scale of the output: ``16 eps (4 + sqrt(ERROR_TERMS))``,
+        with the precision of the least precise argument.
         """
-        eps = max(float(np.finfo(NUMPY_DTYPES[dtype]).eps) for _, _, dtype, _ in self.arguments)
+        in_f32 = any(dtype == "f32" for _, _, dtype, _ in self.arguments)
+        eps = float(np.finfo(np.float32 if in_f32 else np.float64).eps)
         return 16.0 * eps * (4.0 + math.sqrt(ERROR_TERMS))
 
     def make_inputs(self, seed: int) -> tuple[Array, ...]:
@@ -120,18 +122,15 @@ class UserTask:
         Raises:
             InvalidOption: it cannot be compiled, crashes or does not end.
         """
-        worker = default_pass_worker()
-        problem = ""
+        code: bytes | str
         try:
-            code = worker.run(self, inputs, REFERENCE_TIMEOUT_S)
-            if isinstance(code, str):
-                problem = code
+            code = default_pass_worker().run(self, inputs, REFERENCE_TIMEOUT_S)
         except WorkerDied as error:
-            problem = f"crashes when run ({error})"
+            code = f"crashes when run ({error})"
         except WorkerSilent:
-            problem = f"does not end within {REFERENCE_TIMEOUT_S:.0f} s"
-        if problem:
-            raise InvalidOption(f"The program {self.name!r} {problem}; mend it and try again.")
+            code = f"does not end within {REFERENCE_TIMEOUT_S:.0f} s"
+        if isinstance(code, str):
+            raise InvalidOption(f"The program {self.name!r} {code}; mend it and try again.")
         outputs, start = [], 0
         for spec in self.output_specs:
             part = np.frombuffer(code[start : start + spec.nbytes], NUMPY_DTYPES[spec.dtype])
@@ -159,7 +158,7 @@ def load_program(path: str | Path, function: str | None = None) -> UserTask:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InvalidOption(
-            f"The program {str(path)!r} cannot be read ({error}); give an MLIR file, or the name of a program."
+            f"The program {str(path)!r} cannot be read ({error}); give an MLIR file, or a program's name."
         ) from error
     return program_from_text(
         text, re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem) or "program", function, str(path)

@@ -16,6 +16,7 @@ from solgym.commands.terminal import open_console
 
 if TYPE_CHECKING:
     from solgym.envs.mlir_passes.client import ModuleSource, PassWorker
+    from solgym.envs.mlir_passes.modes import ArgumentShape
 
 __all__ = ["opt"]
 
@@ -84,7 +85,7 @@ class _File:
     id: str
     module_text: str
     function: str = ""
-    signature: tuple[tuple[tuple[int, ...], int, str], ...] = ()
+    signature: tuple[ArgumentShape, ...] = ()
 
 
 def _source(file: Path, function: str | None, worker: PassWorker, lowered: bool) -> ModuleSource:

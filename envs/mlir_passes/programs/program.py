@@ -1,8 +1,8 @@
 """What a program of the suites is: MLIR text for every shape, with a float64 reference and a count of work.
 
 A program's module holds one public function ``@main``. Its arguments are memrefs with the identity layout and
-static shapes, in the order of ``Program.arguments``; each is read (``in``), written in full (``out``) or changed
-in place (``inout``). No two arguments overlap.
+static shapes, in the order of ``Program.arguments``; each is read (``in``), written in full (``out``) or
+changed in place (``inout``). No two arguments overlap.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from solgym.envs.mlir_passes.programs.program import Argument, Program
+from solgym.envs.mlir_passes.programs.program import Argument, Program, Role
 from solgym.envs.mlir_passes.programs.table import PROGRAMS
 from solgym.errors import UnknownTask
 from solgym.hardware.task import NUMPY_DTYPES, Array, DType, TensorSpec, Work
@@ -78,7 +78,7 @@ class ProgramTask:
         return self.program.arguments(self.extents)
 
     @functools.cached_property
-    def signature(self) -> tuple[tuple[tuple[int, ...], int, str], ...]:
+    def signature(self) -> tuple[tuple[tuple[int, ...], int, Role], ...]:
         """For each argument its shape, bytes an element, and role."""
         width = NUMPY_DTYPES[self.dtype].itemsize
         return tuple((argument.shape, width, argument.role) for argument in self.arguments)
@@ -114,7 +114,7 @@ class ProgramTask:
 
         ``n`` is the program's ``error_terms``. See ``KernelTask.relative_tolerance`` for why.
         """
-        eps = float(np.finfo(NUMPY_DTYPES[self.dtype]).eps)
+        eps = float(np.finfo(np.float32 if self.dtype == "f32" else np.float64).eps)
         return 16.0 * eps * (4.0 + math.sqrt(self.program.error_terms(self.extents)))
 
     def make_inputs(self, seed: int) -> tuple[Array, ...]:

@@ -15,7 +15,7 @@ CONTEXT = ir.Context()
 def test_there_are_at_least_120_actions_and_finish_is_the_first():
     assert len(ACTIONS) > 120
     assert ACTIONS[0].name == "finish"
-    assert not ACTIONS[0].pipeline and not ACTIONS[0].transform and not ACTIONS[0].needs
+    assert (ACTIONS[0].pipeline, ACTIONS[0].transform, ACTIONS[0].needs) == ("", "", ())
 
 
 def test_every_level_has_actions_and_every_action_a_level():
@@ -35,7 +35,8 @@ def test_no_two_actions_do_the_same():
 @pytest.mark.parametrize("action", ACTIONS[1:], ids=lambda action: action.name)
 def test_an_action_is_one_pipeline_or_one_script_and_parses(action):
     assert bool(action.pipeline) != bool(action.transform)
-    assert action.summary and set(action.needs) <= set(PRECONDITIONS)
+    assert set(action.needs) <= set(PRECONDITIONS)
+    assert action.summary
     if action.pipeline:
         passmanager.PassManager.parse(f"builtin.module({action.pipeline})", CONTEXT)
     else:

@@ -1,4 +1,5 @@
-"""The process that passes run in: what it is asked depends on nothing but the question, and it can be lost."""
+"""The process that passes run in: what it is asked depends on nothing but the question, and it can be
+lost."""
 
 import os
 import signal
