@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
     from solgym.baselines.trace import TraceRecord
 
-__all__ = ["ReferenceTime", "draw_progress", "format_seconds"]
+__all__ = ["GRID", "INK", "MUTED", "ReferenceTime", "draw_progress", "format_seconds"]
 
-_INK = "#22262b"
-_MUTED = "#6b7480"
-_GRID = "#e6e9ed"
+INK = "#22262b"
+"""Colour of titles; every picture of this package shares it."""
+MUTED = "#6b7480"
+"""Colour of axes and labels."""
+GRID = "#e6e9ed"
+"""Colour of the lines behind a plot."""
 _BEST = "#1f6feb"
 _TRIAL = "#9dc1f5"
 _FAILED = "#d1495b"
@@ -112,14 +115,14 @@ def draw_progress(
         labels.append((best[-1][1], f"best so far  {format_seconds(best[-1][1])}", _BEST))
     _label_right_edge(axes, labels)
 
-    axes.set_xlabel("measurements", color=_MUTED)
-    axes.set_ylabel("time (log scale)", color=_MUTED)
-    figure.text(_LEFT, 0.945, title, fontsize=13, fontweight="bold", color=_INK, va="center")
-    figure.text(_LEFT, 0.898, _subtitle(len(timed), len(failed)), fontsize=9.5, color=_MUTED, va="center")
+    axes.set_xlabel("measurements", color=MUTED)
+    axes.set_ylabel("time (log scale)", color=MUTED)
+    figure.text(_LEFT, 0.945, title, fontsize=13, fontweight="bold", color=INK, va="center")
+    figure.text(_LEFT, 0.898, _subtitle(len(timed), len(failed)), fontsize=9.5, color=MUTED, va="center")
     if trials:
         axes.legend(
             loc="center right", bbox_to_anchor=(0.985, 0.945), bbox_transform=figure.transFigure, ncols=3,
-            frameon=False, fontsize=9, labelcolor=_MUTED, handletextpad=0.5, columnspacing=1.4,
+            frameon=False, fontsize=9, labelcolor=MUTED, handletextpad=0.5, columnspacing=1.4,
             borderaxespad=0.2,
         )  # fmt: skip
     if path is not None:
@@ -157,10 +160,10 @@ def _style(axes: Axes) -> None:
 
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_MUTED)
-    axes.grid(axis="y", color=_GRID, linewidth=0.9)
+    axes.spines["bottom"].set_color(MUTED)
+    axes.grid(axis="y", color=GRID, linewidth=0.9)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=_MUTED, labelsize=9, length=0)
+    axes.tick_params(colors=MUTED, labelsize=9, length=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     bottom, top = axes.get_ylim()
     # Over a small span powers of ten would leave the axis with one label or none.

@@ -19,6 +19,7 @@ import gymnasium
 
 import solgym
 from solgym.baselines.budget import Budget
+from solgym.baselines.initial import check_initial
 from solgym.baselines.search import Listener, SilentListener, finalists, search, trials_of, winner
 from solgym.baselines.trace import Option, Role, Trace, TraceHeader, TraceRecord
 from solgym.baselines.tuner import check_tuner, make_tuner
@@ -125,6 +126,7 @@ def tune(
     task: str | None = None,
     threads: int = 1,
     options: Mapping[str, Option] | None = None,
+    initial: Sequence[Candidate] = (),
     listener: Listener | None = None,
 ) -> TuneResult:
     """Search for the fastest candidate of a task within a budget.
@@ -142,6 +144,7 @@ def tune(
         task: a task id; None is the environment's default.
         threads: threads that candidates run on.
         options: further arguments of the environment.
+        initial: candidates of the task that the tuner is to propose first.
         listener: told how the run goes on.
 
     Raises:
@@ -153,7 +156,8 @@ def tune(
     mode = env_class(env_id).check_mode(mode)
     listener.stage("measuring the baseline")
     with open_env(env_id, task=task, threads=threads, seed=seed, options=options) as env:
-        method = make_tuner(tuner, env.proposals(mode), seed)
+        check_initial(initial, env.task.id)
+        method = make_tuner(tuner, env.proposals(mode), seed, initial)
         header = TraceHeader(
             env_id=env_id,
             task=env.task.id,
@@ -163,10 +167,12 @@ def tune(
             target=env.target.name,
             threads=threads,
             options=dict(options or {}),
+            initial=tuple(candidate.digest for candidate in initial),
             package=solgym.__version__,
             toolchain=env.toolchain,
             device=device_fingerprint(),
             profile=_profile_fingerprint(env.profile),
+            sol_s=env.bound.time_s,
             budget_measurements=budget.measurements,
             budget_seconds=budget.seconds,
             created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -9,8 +9,10 @@ an error that names the line.
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +27,7 @@ from solgym.hardware.measurement import Measurement
 from solgym.hardware.target import Candidate
 
 __all__ = [
+    "COMPRESSED_TRACE_NAME",
     "TRACE_NAME",
     "Option",
     "Role",
@@ -36,6 +39,8 @@ __all__ = [
 ]
 
 TRACE_NAME = "trace.jsonl"
+COMPRESSED_TRACE_NAME = "trace.jsonl.gz"
+"""What an archived trace is called: it is read like any other, and never continued."""
 _LOCK_NAME = "trace.lock"
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -46,10 +51,13 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class TraceHeader(BaseModel):
-    """What was run. Two headers describe the same run when all but ``budget`` and ``created`` are equal.
+    """What was run. Two headers describe the same run when all but ``budget``, ``sol_s`` and ``created`` are
+    equal.
 
     ``toolchain``, ``device`` and ``profile`` are fingerprints: times are comparable, and a run can be
-    continued, only under equal ones. ``options`` are arguments of the environment beyond those named here.
+    continued, only under equal ones. ``options`` are arguments of the environment beyond those named here;
+    ``initial`` are the digests of candidates that the tuner was given to begin with.
+    ``sol_s`` is the task's speed of light under that profile: whoever has only the trace can score it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,10 +72,12 @@ class TraceHeader(BaseModel):
     target: str
     threads: Annotated[int, Field(ge=1)]
     options: dict[str, Option] = {}
+    initial: tuple[str, ...] = ()
     package: str
     toolchain: str
     device: str
     profile: str
+    sol_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     budget_measurements: int | None = None
     budget_seconds: float | None = None
     created: str = ""
@@ -90,12 +100,13 @@ class TraceHeader(BaseModel):
         return None
 
 
-_FREE_FIELDS = frozenset({"budget_measurements", "budget_seconds", "created"})
+_FREE_FIELDS = frozenset({"budget_measurements", "budget_seconds", "sol_s", "created"})
 
 _REMEDY = {
     "package": "a run is continued by the version that began it",
     "toolchain": "a run is continued by the compiler that began it",
     "device": "a run is continued on the machine that began it",
+    "initial": "the tuner was given other candidates to begin with",
     "profile": "the machine was calibrated anew since, which changes every score",
 }
 
@@ -136,11 +147,31 @@ def _as_line(model: BaseModel) -> bytes:
 
 
 def _trace_file(path: Path) -> Path:
-    return path / TRACE_NAME if path.is_dir() else path
+    if not path.is_dir():
+        return path
+    plain, compressed = path / TRACE_NAME, path / COMPRESSED_TRACE_NAME
+    return compressed if compressed.exists() and not plain.exists() else plain
+
+
+def _read_bytes(file: Path) -> bytes:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InvalidTrace(
+            f"cannot read the trace {file}: {error.strerror}; give a trace.jsonl or the folder of a run"
+        ) from error
+    if file.suffix != ".gz":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidTrace(
+            f"cannot decompress the trace {file}: {error}; restore the file, or leave it out"
+        ) from error
 
 
 def read_trace(path: str | Path) -> tuple[TraceHeader, tuple[TraceRecord, ...], int]:
-    """Read a trace without locking it.
+    """Read a trace without locking it; one that ends in ``.gz`` is decompressed.
 
     Args:
         path: the trace file, or the folder of the run.
@@ -152,12 +183,7 @@ def read_trace(path: str | Path) -> tuple[TraceHeader, tuple[TraceRecord, ...], 
         InvalidTrace: there is no such file, or it is damaged; the message names the line.
     """
     file = _trace_file(Path(path))
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InvalidTrace(
-            f"cannot read the trace {file}: {error.strerror}; give a trace.jsonl or the folder of a run"
-        ) from error
+    data = _read_bytes(file)
     complete, _, torn = data.rpartition(b"\n")
     lines = complete.split(b"\n") if complete else []
     if not lines:

@@ -7,7 +7,9 @@ run is continued by asking the same questions again and answering them from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+import math
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from solgym.envs.proposals import ProposalSource
@@ -15,7 +17,7 @@ from solgym.errors import InvalidOption
 from solgym.hardware.measurement import Measurement
 from solgym.hardware.target import Candidate
 
-__all__ = ["TUNERS", "Tuner", "check_tuner", "make_tuner"]
+__all__ = ["TUNERS", "Tuner", "TunerFactory", "check_tuner", "cost_of", "make_tuner"]
 
 
 @runtime_checkable
@@ -23,20 +25,60 @@ class Tuner(Protocol):
     """A search method."""
 
     def ask(self, count: int) -> list[Candidate]:
-        """Propose up to ``count`` candidates to try next; fewer, or none, when the space is exhausted."""
+        """Propose up to ``count`` candidates to try next; fewer, or none, when the space is exhausted.
+
+        No candidate is proposed twice, whatever the method: equal content hashes are one candidate.
+        """
 
     def tell(self, results: Sequence[tuple[Candidate, Measurement]]) -> None:
         """Learn how proposals did, failures included, in the order in which they were proposed."""
 
 
-def _random(source: ProposalSource, seed: int) -> Tuner:
-    from solgym.baselines.random_search import RandomSearch
+class TunerFactory(Protocol):
+    """Makes a fresh tuner; tuner classes are factories themselves."""
 
-    return RandomSearch(source, seed)
+    def __call__(self, source: ProposalSource, seed: int, *, initial: Sequence[Candidate] = ()) -> Tuner:
+        """Make a tuner.
+
+        Args:
+            source: where its proposals come from.
+            seed: of everything random.
+            initial: candidates of the task to propose first. Methods with a population take them into it,
+                and fill at least half of it at random.
+
+        Raises:
+            InvalidOption: the method has no meaning for this source.
+        """
 
 
-TUNERS: dict[str, Callable[[ProposalSource, int], Tuner]] = {"random": _random}
-"""Every tuner by name: a function from a source of proposals and a seed to a fresh tuner."""
+def cost_of(result: Measurement) -> float:
+    """What tuners minimise: the median time in seconds, or infinity unless the measurement is ``ok``."""
+    return result.time_s if result.ok and result.time_s is not None else math.inf
+
+
+def _lazy(module: str, name: str) -> TunerFactory:
+    """A factory that imports its module when it is called: some methods need packages that take a while."""
+
+    def make(source: ProposalSource, seed: int, *, initial: Sequence[Candidate] = ()) -> Tuner:
+        factory: TunerFactory = getattr(importlib.import_module(f"solgym.baselines.{module}"), name)
+        return factory(source, seed, initial=initial)
+
+    return make
+
+
+TUNERS: dict[str, TunerFactory] = {
+    "random": _lazy("random_search", "RandomSearch"),
+    "exhaustive": _lazy("exhaustive", "Exhaustive"),
+    "hill-climb": _lazy("hill_climb", "HillClimb"),
+    "annealing": _lazy("annealing", "Annealing"),
+    "evolution": _lazy("evolution", "Evolution"),
+    "opentuner": _lazy("opentuner_search", "OpenTunerSearch"),
+    "tpe": _lazy("tpe", "TreeParzen"),
+    "greedy": _lazy("greedy", "Greedy"),
+    "beam": _lazy("beam", "Beam"),
+    "mcts": _lazy("mcts", "Mcts"),
+}
+"""Every tuner by name."""
 
 
 def check_tuner(name: str, seed: int) -> None:
@@ -51,7 +93,7 @@ def check_tuner(name: str, seed: int) -> None:
         raise InvalidOption(f"seed {seed} is negative; give 0 or more")
 
 
-def make_tuner(name: str, source: ProposalSource, seed: int) -> Tuner:
-    """Make a tuner by its name; raises as ``check_tuner`` does."""
+def make_tuner(name: str, source: ProposalSource, seed: int, initial: Sequence[Candidate] = ()) -> Tuner:
+    """Make a tuner by its name; raises as ``check_tuner`` does, and as ``TunerFactory`` says."""
     check_tuner(name, seed)
-    return TUNERS[name](source, seed)
+    return TUNERS[name](source, seed, initial=initial)

@@ -36,7 +36,7 @@ class Baseline:
     time_s: float
 
 
-_baselines: dict[tuple[str, str, MeasurePolicy, float], Baseline] = {}
+_baselines: dict[tuple[str, str, str, MeasurePolicy, float], Baseline] = {}
 
 
 def open_target(name: str, threads: int) -> Target:
@@ -63,16 +63,17 @@ def evaluate(
 def measure_baseline(
     target: Target, task: Task, untouched: Candidate, policy: MeasurePolicy, sol_time_s: float
 ) -> Baseline:
-    """The baseline of a task, measured once per process, target, policy and bound."""
-    key = (task.id, target.fingerprint, policy, sol_time_s)
+    """The baseline of a task, measured once per process, target, untouched candidate, policy and bound."""
+    key = (task.id, untouched.digest, target.fingerprint, policy, sol_time_s)
     if key not in _baselines:
         patient = replace(policy, timeout_s=max(policy.timeout_s, BASELINE_TIMEOUT_S))
         for _ in range(BASELINE_TRIES):
             measurement = evaluate(target, untouched, task, patient, 0, sol_time_s)
-            if measurement.status in (Status.OK, Status.TIMEOUT):
+            is_slow = measurement.status is Status.TIMEOUT and measurement.artifact_digest is not None
+            if measurement.ok or is_slow:
                 break
         baseline = Baseline(measurement, measurement.time_s or patient.timeout_s)
-        if measurement.time_s is None and measurement.status is not Status.TIMEOUT:
+        if measurement.time_s is None and not is_slow:
             return baseline  # the next reset may have better luck
         _baselines[key] = baseline
     return _baselines[key]

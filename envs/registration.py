@@ -52,9 +52,9 @@ class RegisteredEnv:
 
 _MLIR_PASSES = "solgym.envs.mlir_passes.env:MLIRPassesEnv"
 _SUITE_SUMMARIES = {
-    "PolyBench": "programs of PolyBench, some held out",
-    "ML": "programs of machine learning and image processing, some held out",
-    "All": "programs of both suites, some held out",
+    "PolyBench": "Programs of PolyBench, some held out",
+    "ML": "Programs of machine learning and image processing, some held out",
+    "All": "Programs of both suites, some held out",
 }
 
 
@@ -124,7 +124,7 @@ def _of_suites() -> tuple[RegisteredEnv, ...]:
 _OWN_PROGRAM = RegisteredEnv(
     id="MLIRPasses-v0",
     family="MLIRPasses",
-    summary="a program of one's own, program=FILE",
+    summary="Your own program: program=FILE; --program FILE on the command line",
     entry_point=_MLIR_PASSES,
     default_task="",
 )

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from solgym.errors import InvalidOption, InvalidProfile
+from solgym.hardware.atomic_files import write_atomically
 
 __all__ = [
     "FEATURE_NAMES",
@@ -333,9 +334,6 @@ def load_profile(path_or_name: str | os.PathLike[str]) -> HardwareProfile:
 
 def save_profile(profile: HardwareProfile, path: str | os.PathLike[str]) -> None:
     """Write a profile as JSON, atomically: readers see the old file or the new one, never a part."""
-    # Imported here: the store needs this module's models.
-    from solgym.hardware.profile_store import write_atomically
-
     write_atomically(Path(path), json.dumps(profile.model_dump(mode="json"), indent=1) + "\n")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from solgym.errors import InvalidProfile
 from solgym.hardware.fingerprint import calibration_fingerprint
 from solgym.hardware.profile import HardwareProfile, Progress, load_profile, save_profile
 
-__all__ = ["best_of", "cache_folder", "host_profile", "profile_path", "write_atomically"]
+__all__ = ["best_of", "cache_folder", "host_profile", "profile_path"]
 
 _loaded: dict[tuple[Path, int, int], HardwareProfile] = {}
 _unkept: dict[tuple[Path, str], HardwareProfile] = {}
@@ -39,19 +38,6 @@ def profile_path(threads: int | None = None) -> Path:
     """Where this machine's calibrated profile is kept."""
     digest = hashlib.sha256(calibration_fingerprint(threads).encode()).hexdigest()[:16]
     return cache_folder() / "profiles" / f"cpu-{digest}.json"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, never a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

@@ -306,7 +306,10 @@ class CpuTarget:
         return f"{device_fingerprint()}/{threads}/{toolchain_fingerprint()}/solgym-{__version__}"
 
     def compile(self, candidate: Candidate, task: Task) -> Artifact | Failure:
-        """Lower and compile a candidate, or return what was made of it before (then with ``compile_s`` 0)."""
+        """Lower and compile a candidate, or return what was made of it before (then with ``compile_s`` 0).
+
+        A compiler that ran out of time is asked again.
+        """
         key = (candidate.digest, task.id)
         with self._lock:
             known = self._artifacts.get(key)
@@ -314,6 +317,8 @@ class CpuTarget:
                 self._artifacts.move_to_end(key)
                 return replace(known, compile_s=0.0)
         made = self._compile(candidate, task)
+        if isinstance(made, Failure) and made.status is Status.TIMEOUT:
+            return made  # the machine may have been busy; it must not count for ever
         with self._lock:
             self._artifacts[key] = made
             while len(self._artifacts) > ARTIFACTS_MAX:

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from solgym.commands.bounds import bounds
 from solgym.commands.calibrate import calibrate
+from solgym.commands.compare import compare
 from solgym.commands.compile import compile_for_gpu
 from solgym.commands.crashes import crashes
 from solgym.commands.doctor import doctor
@@ -88,7 +89,7 @@ def _say(message: str) -> None:
 app = typer.Typer(
     cls=_OneSentencePerMistake,
     name="solgym",
-    help="Schedule kernels towards the hardware's speed of light.",
+    help="Schedule kernels, and choose MLIR passes, towards the hardware's speed of light.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -110,7 +111,7 @@ def _root(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    """Schedule kernels towards the hardware's speed of light."""
+    """Schedule kernels, and choose MLIR passes, towards the hardware's speed of light."""
 
 
 app.command("list")(list_environments)
@@ -120,6 +121,7 @@ app.command()(bounds)
 app.command()(show)
 app.command()(tune)
 app.command()(replay)
+app.command()(compare)
 app.command()(opt)
 app.add_typer(crashes, name="crashes")
 app.command("compile")(compile_for_gpu)

@@ -303,6 +303,31 @@ def test_primitive_episodes_can_be_searched_too(tmp_path):
     assert [r.role for r in records if r.role == "trial"] == ["trial"] * 4
 
 
+def test_tune_begins_with_candidates_from_files(finished_run, tmp_path):
+    best = json.loads((finished_run / "best.json").read_text())
+    untouched = {**best, "steps": []}
+    (tmp_path / "two.json").write_text(json.dumps([best, untouched]))
+    options = ("--tuner", "evolution", "--budget", "3", "--out", tmp_path / "run")
+    succeeds("tune", *SMALL, "--seeds", tmp_path / "two.json", *options)
+    header, records, _ = read_trace(tmp_path / "run")
+    trials = [record.candidate for record in records if record.role == "trial"]
+    assert trials[:2] == [best, untouched]
+    assert len(trials) == 3
+    assert len(header.initial) == 2
+    assert "initial" in is_refused("tune", *SMALL, *options)
+
+
+def test_tune_refuses_candidates_that_are_not_for_the_run(finished_run, tmp_path):
+    best = finished_run / "best.json"
+    other = ("KernelDSL-GEMM-v0", "--task", "gemm/f32/m8n8k8")
+    assert "m48n40k33" in is_refused("tune", *other, "--seeds", best, "--out", tmp_path / "run")
+    assert "missing.json" in is_refused("tune", *SMALL, "--seeds", tmp_path / "missing.json")
+    (tmp_path / "text.json").write_text("no JSON")
+    assert "text.json" in is_refused("tune", *SMALL, "--seeds", tmp_path / "text.json")
+    assert "best.json" in is_refused("tune", "MLIRPasses-Gemm-v0", "--seeds", best)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("how", "exit_code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_an_interrupted_tune_goes_on_as_if_nothing_had_happened(tmp_path, how, exit_code):
     def command(out: Path, budget: int) -> list[str]:
@@ -435,7 +460,7 @@ def test_opt_repeats_what_a_run_found(finished_passes, module, tmp_path):
         (("--passes", "affine-tile-8,bufferise"), "did you mean bufferize"),
         (("--passes", "affine-tile-8", "--trace", "run"), "either"),
         ((), "either"),
-        (("--passes", "linalg-to-affine"), "step 1 (linalg-to-affine) fails"),
+        (("--passes", "linalg-to-affine"), "step 1 (linalg-to-affine) is not offered"),
         (("--passes", "affine-tile-8", "--emit", "poem"), "mlir, llvm or asm"),
         (("--trace", "nowhere"), "cannot read the trace nowhere"),
     ],
@@ -448,7 +473,7 @@ def test_opt_refuses_in_one_sentence_and_writes_nothing(arguments, words, module
 def test_opt_says_what_is_wrong_with_a_file(tmp_path):
     (tmp_path / "bad.mlir").write_text("nonsense")
     assert "no MLIR" in is_refused("opt", tmp_path / "bad.mlir", "--passes", "canonicalize")
-    assert "cannot read" in is_refused("opt", tmp_path / "none.mlir", "--passes", "canonicalize")
+    assert "cannot be read" in is_refused("opt", tmp_path / "none.mlir", "--passes", "canonicalize")
 
 
 def test_a_pass_that_crashes_is_one_sentence_and_costs_only_its_worker(tmp_path):

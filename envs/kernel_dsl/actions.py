@@ -19,6 +19,7 @@ from solgym.envs.kernel_dsl.knobs import PatternAction
 from solgym.envs.kernel_dsl.nest import Loop, LoopKind, StageNest
 from solgym.envs.kernel_dsl.primitives import Step, apply_step
 from solgym.envs.kernel_dsl.rules import MAX_LOOPS, MAX_STAGES, Limits
+from solgym.envs.kernel_dsl.schedule import Schedule
 from solgym.envs.kernel_dsl.state import ScheduleState
 from solgym.errors import IllegalSchedule
 
@@ -165,6 +166,41 @@ class ActionTable:
         except IllegalSchedule as error:
             return str(error)
         return None
+
+    def path_to(
+        self, schedule: Schedule, start: ScheduleState, limits: Limits, patterns: tuple[Pattern, ...] = ()
+    ) -> tuple[int, ...] | None:
+        """The actions that write a schedule's steps one by one, after the longest pattern that begins it.
+
+        None if the table has no action for some step; settings of knobs often have such steps.
+        """
+        state, path = start, []
+        fitting = [p for p in patterns if p.steps and p.steps == schedule.steps[: len(p.steps)]]
+        try:
+            if fitting:
+                longest = max(fitting, key=lambda pattern: len(pattern.steps or ()))
+                path.append(self.actions.index(Action("pattern", patterns.index(longest))))
+                state = self.apply(path[0], state, limits, patterns)
+            for step in schedule.steps[len(state.candidate.steps) :]:
+                if step.get("stage") != state.focus:
+                    stages = [stage.name for stage in state.nest.stages]
+                    path.append(self.actions.index(Action("focus", stages.index(str(step.get("stage"))))))
+                    state = self.apply(path[-1], state, limits)
+                path.append(next(index for index in range(len(self)) if self._writes(index, state, step)))
+                state = self.apply(path[-1], state, limits)
+        except (IllegalSchedule, ValueError, StopIteration):  # a step refused, a stage or an action missing
+            return None
+        return tuple(path)
+
+    def _writes(self, index: int, state: ScheduleState, step: Step) -> bool:
+        """Whether an action would append exactly this step."""
+        action = self.actions[index]
+        if action.kind != step["op"]:
+            return False
+        try:
+            return _STEPS[action.kind](state, action) == step
+        except IllegalSchedule:
+            return False
 
 
 def _all_actions(loop_kinds: frozenset[str], scopes: frozenset[str]) -> Iterator[Action]:

@@ -229,7 +229,19 @@ class KernelDSLEnv(TuningEnv[ScheduleState]):
             return KnobSource(self.knobs)
         every = np.arange(len(self.table))
         steps = self.max_steps if self.action_mode == "primitive" else DEFAULT_MAX_STEPS["primitive"]
-        return EpisodeSource(self._untouched(), self._primitive_move, lambda _: every, steps)
+        start = self._untouched()
+        return EpisodeSource(
+            start,
+            self._primitive_move,
+            lambda _: every,
+            steps,
+            actions=len(self.table),
+            legal=lambda state: np.flatnonzero(self._mask_of(state)),
+            state_of=self._state_of,
+            actions_of=lambda schedule: self.table.path_to(
+                _as_schedule(schedule), start, self.target.spec, self.patterns
+            ),
+        )
 
     def code_of(self, candidate: Candidate) -> tuple[CodeText, ...]:
         """A schedule of the current task as a loop nest, as LLVM IR and as assembly."""

@@ -7,19 +7,24 @@ refused with one sentence.
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 from torch_mlir import ir
 
-from solgym.envs.mlir_passes.finishing import body_of, first_line
+from solgym.envs.mlir_passes.diagnostics import parser_problem
+from solgym.envs.mlir_passes.entry_point import ENTRY
+from solgym.envs.mlir_passes.finishing import KNOWN_SYMBOLS, body_of, first_line
 
 __all__ = ["Adopted", "CannotAdopt", "adopt"]
 
 _ELEMENTS: Final = ("f32", "f64")
 _VIEWS: Final = frozenset(
-    f"memref.{name}"
-    for name in ("subview", "cast", "reinterpret_cast", "expand_shape", "collapse_shape", "transpose", "view")
+    {"memref.subview", "memref.cast", "memref.reinterpret_cast", "memref.expand_shape"}
+    | {"memref.collapse_shape", "memref.transpose", "memref.view", "memref.assume_alignment"}
+    | {"memref.extract_strided_metadata"}
 )
 _READS: Final = frozenset(
     {"memref.load", "affine.load", "vector.load", "vector.transfer_read", "bufferization.to_tensor"}
@@ -28,7 +33,20 @@ _WRITES: Final = frozenset(
     {"memref.store", "affine.store", "vector.store", "vector.transfer_write"}
     | {"bufferization.materialize_in_destination", "linalg.fill"}
 )
-_NEITHER: Final = frozenset({"memref.dim", "memref.assume_alignment", "memref.extract_strided_metadata"})
+_NEITHER: Final = frozenset({"memref.dim", "memref.prefetch"})
+
+MAX_BYTES: Final = 1 << 30
+"""Largest size of all arguments together."""
+
+MAX_RANK: Final = 16
+
+_NAME: Final = re.compile(r"[^\W\d][\w.-]{0,63}")
+"""Names of arguments."""
+
+_RESERVED: Final = frozenset(
+    {"malloc", "free", "memcpy", "memset", "memmove", ENTRY, "solgym_malloc", "solgym_free"}
+)
+"""Functions that a file may not define, beside those that LLVM would take for the C library's."""
 
 
 class CannotAdopt(Exception):
@@ -65,7 +83,9 @@ def adopt(context: ir.Context, text: str, function: str | None) -> Adopted:
         try:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:
-            raise CannotAdopt(f"is no valid MLIR ({first_line(error)})") from error
+            raise CannotAdopt(f"is no valid MLIR ({parser_problem(str(error))})") from error
+        _refuse_unrunnable(module.operation)
+        _forget_other_targets(module.operation)
         chosen = _function(module.operation, function)
         name = _name(chosen)
         arguments = [
@@ -84,6 +104,12 @@ def adopt(context: ir.Context, text: str, function: str | None) -> Adopted:
             )
         on_tensors = any(isinstance(kind_, ir.RankedTensorType) for kind_ in (*kind.inputs, *kind.results))
         arguments += [(f"result{i}", shape, element, "out") for i, (shape, element) in enumerate(results)]
+        size = sum(math.prod(shape) * (8 if element == "f64" else 4) for _, shape, element, _ in arguments)
+        if size > MAX_BYTES:
+            raise CannotAdopt(
+                f"has a function @{name} with arguments and results of {size >> 20} MiB, more than "
+                f"{MAX_BYTES >> 20} MiB; make them smaller"
+            )
         if not any(role != "in" for *_, role in arguments):
             raise CannotAdopt(
                 f"has a function @{name} that writes nothing; it has to return or write a result"
@@ -94,8 +120,46 @@ def adopt(context: ir.Context, text: str, function: str | None) -> Adopted:
         try:
             module.operation.verify()
         except ir.MLIRError as error:
-            raise CannotAdopt(f"is no valid MLIR ({first_line(error)})") from error
+            raise CannotAdopt(f"is no valid MLIR ({parser_problem(str(error))})") from error
         return Adopted(str(module), name, tuple(arguments))
+
+
+def _refuse_unrunnable(module: ir.Operation) -> None:
+    """Refuse what code generation would take for something else, or end its process on."""
+    for operation in body_of(module):
+        if "sym_name" in operation.attributes and any(region.blocks for region in operation.regions):
+            name = _name(operation)
+            if (
+                name in _RESERVED
+                or name.startswith("llvm.")
+                or (name in KNOWN_SYMBOLS and _is_scalar(operation))
+            ):
+                raise CannotAdopt(f"defines @{name}, which exists already; give it another name")
+    names: set[str] = set()
+
+    def look(operation: ir.Operation) -> ir.WalkResult:
+        names.add(operation.name)
+        return ir.WalkResult.ADVANCE
+
+    module.walk(look)
+    if "llvm.inline_asm" in names:
+        raise CannotAdopt("has inline assembly (llvm.inline_asm), which cannot be compiled; leave it out")
+
+
+def _is_scalar(function: ir.Operation) -> bool:
+    """Whether a function takes numbers alone, as those of the C library do."""
+    return not any(
+        isinstance(argument.type, ir.ShapedType) for argument in function.regions[0].blocks[0].arguments
+    )
+
+
+def _forget_other_targets(module: ir.Operation) -> None:
+    """Drop what the file says about the machine and the conventions that it was written for, in place."""
+    functions = [operation for operation in body_of(module) if operation.name == "func.func"]
+    for operation in (module, *functions):
+        for name in list(operation.attributes):
+            if name.startswith(("llvm.", "dlti.")) or name == "passthrough":
+                del operation.attributes[name]
 
 
 def _name(function: ir.Operation) -> str:
@@ -123,7 +187,7 @@ def _function(module: ir.Operation, wanted: str | None) -> ir.Operation:
     ]
     if len(candidates) != 1:
         names = ", ".join(f"@{_name(function)}" for function in candidates) or "none"
-        raise CannotAdopt(f"needs exactly one public function, or say which with function=; it has {names}")
+        raise CannotAdopt(f"needs exactly one public function, or the name of one (function); it has {names}")
     return candidates[0]
 
 
@@ -139,6 +203,8 @@ def _checked(kind: ir.Type, what: str) -> tuple[tuple[int, ...], str]:
         raise CannotAdopt(f"has {what} of type {kind}; {expected}")
     if not kind.has_static_shape or str(kind.element_type) not in _ELEMENTS:
         raise CannotAdopt(f"has {what} of type {kind}; {expected}")
+    if len(kind.shape) > MAX_RANK:
+        raise CannotAdopt(f"has {what} with {len(kind.shape)} extents, more than {MAX_RANK}")
     if 0 in kind.shape:
         raise CannotAdopt(f"has {what} of type {kind}, which is empty; {expected}")
     return tuple(kind.shape), str(kind.element_type)
@@ -153,19 +219,27 @@ def _argument_attribute(function: ir.Operation, index: int, name: str) -> ir.Att
 
 def _argument_name(function: ir.Operation, index: int) -> str:
     given = _argument_attribute(function, index, "solgym.name")
-    return f"arg{index}" if given is None else str(ir.StringAttr(given).value)
+    if given is None:
+        return f"arg{index}"
+    name = str(ir.StringAttr(given).value) if isinstance(given, ir.StringAttr) else ""
+    if not _NAME.fullmatch(name):
+        raise CannotAdopt(f'has solgym.name = {given} on argument {index}; it must be a name such as "A"')
+    return name
 
 
 def _role(function: ir.Operation, index: int) -> str:
     """What an argument says of itself in ``solgym.role``, or what its uses say."""
     given = _argument_attribute(function, index, "solgym.role")
+    value = function.regions[0].blocks[0].arguments[index]
+    is_tensor = isinstance(value.type, ir.RankedTensorType)
     if given is not None:
         role = ir.StringAttr(given).value if isinstance(given, ir.StringAttr) else str(given)
         if role not in ("in", "out", "inout"):
             raise CannotAdopt(f'has solgym.role = "{role}" on argument {index}; it must be in, out or inout')
+        if is_tensor and role != "in":
+            raise CannotAdopt(f'has solgym.role = "{role}" on argument {index}, a tensor; those are "in"')
         return str(role)
-    value = function.regions[0].blocks[0].arguments[index]
-    if isinstance(value.type, ir.RankedTensorType):
+    if is_tensor:
         return "in"
     reads, writes = _uses(value)
     return "inout" if reads and writes else "out" if writes else "in"
@@ -178,13 +252,14 @@ def _uses(value: ir.Value) -> tuple[bool, bool]:
         operation, number = use.owner.operation, use.operand_number
         name = operation.name
         if name in _VIEWS:
-            more = [_uses(result) for result in operation.results]
+            views = [result for result in operation.results if isinstance(result.type, ir.MemRefType)]
+            more = [_uses(view) for view in views]
             reads, writes = reads or any(r for r, _ in more), writes or any(w for _, w in more)
         elif name in _NEITHER:
             continue
         elif name == "memref.copy":
             reads, writes = reads or number == 0, writes or number == 1
-        elif name in _READS:
+        elif name in _READS and "writable" not in operation.attributes:
             reads = True
         elif name in _WRITES:
             writes = True
@@ -214,6 +289,7 @@ def _with_memrefs(
 ) -> ir.Module:
     """The module with a function @solgym_main around @name whose arguments are memrefs, inlined into it."""
     lines, operands, parameters = [], [], []
+    called = str(ir.FlatSymbolRefAttr.get(name))  # quoted where it has to be
     for i, (_, shape, element, _) in enumerate(arguments):
         buffer = _memref(shape, element)
         parameters.append(f"%a{i}: {buffer}")
@@ -228,7 +304,7 @@ def _with_memrefs(
     count = len(kind.results)
     results = f"%r:{count} = " if count else ""
     lines.append(
-        f"  {results}func.call @{name}({', '.join(operands)}) : ({', '.join(map(str, kind.inputs))}) -> "
+        f"  {results}func.call {called}({', '.join(operands)}) : ({', '.join(map(str, kind.inputs))}) -> "
         f"({', '.join(map(str, kind.results))})"
     )
     for i, result in enumerate(kind.results):
@@ -239,7 +315,7 @@ def _with_memrefs(
             f"({result}, {buffer}) -> ()"
         )
     inputs, outputs = (", ".join(map(str, types)) for types in (kind.inputs, kind.results))
-    declared = f"func.func private @{name}({inputs}) -> ({outputs})"
+    declared = f"func.func private {called}({inputs}) -> ({outputs})"
     wrapper = ir.Module.parse(
         f"{declared}\nfunc.func @solgym_main({', '.join(parameters)}) {{\n"
         + "\n".join(lines)

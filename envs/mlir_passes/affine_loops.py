@@ -39,6 +39,10 @@ _VIEWS = frozenset(
 )
 
 
+_Expression = tuple[bool, tuple[int, ...], tuple[int, ...]]
+_Maps = dict[ir.AffineMap, tuple[_Expression, ...]]
+
+
 @dataclass
 class AffineLoop:
     """One ``affine.for``.
@@ -50,6 +54,7 @@ class AffineLoop:
         trips: number of steps; -1 where it is not constant.
         in_last: whether its counter stands in the last subscript of an access.
         in_others: whether its counter stands in another subscript.
+        is_strided: whether its counter is scaled, negated or divided in the last subscript of an access.
         is_innermost: whether no affine loop is inside it.
         is_parallel: whether its steps are plainly independent: whatever is stored inside is subscripted in
         one
@@ -64,6 +69,7 @@ class AffineLoop:
     trips: int
     in_last: bool = False
     in_others: bool = False
+    is_strided: bool = False
     is_innermost: bool = True
     is_parallel: bool = True
     bounds_others: bool = False
@@ -74,8 +80,8 @@ class AffineLoop:
 class _Access:
     memory: ir.Value
     is_store: bool
-    subscripts: tuple[tuple[bool, frozenset[int]], ...]
-    """For each subscript: whether it is a single counter itself, and the loops whose counters it uses."""
+    subscripts: tuple[tuple[bool, frozenset[int], frozenset[int]], ...]
+    """For each subscript: whether it is a counter itself, loops whose counters it uses, those it scales."""
 
 
 def affine_loops(module: ir.Operation) -> list[AffineLoop]:
@@ -130,7 +136,7 @@ def analyse(
             found[parent].is_innermost = False
             found[parent].is_perfect = len(operation.block.operations) == 2
     kept: list[tuple[_Access, list[int]]] = []
-    maps: dict[ir.AffineMap, tuple[tuple[bool, tuple[int, ...]], ...]] = {}
+    maps: _Maps = {}
     for operation in accesses:
         loops_around = _chain(operation, by_block, found)
         if not loops_around:
@@ -138,10 +144,11 @@ def analyse(
         access = _access(operation, number, maps)
         kept.append((access, loops_around))
         last = len(access.subscripts) - 1
-        for position, (_, used) in enumerate(access.subscripts):
+        for position, (_, used, scaled) in enumerate(access.subscripts):
             for loop in used:
                 if position == last:
                     found[loop].in_last = True
+                    found[loop].is_strided |= loop in scaled
                 else:
                     found[loop].in_others = True
     for operation in others:
@@ -185,7 +192,7 @@ def _find_dependences(found: list[AffineLoop], kept: list[tuple[_Access, list[in
                 continue
             own = {
                 position
-                for position, (is_single, used) in enumerate(access.subscripts)
+                for position, (is_single, used, _) in enumerate(access.subscripts)
                 if is_single and used == {loop}
             }
             key = (loop, access.memory)
@@ -248,7 +255,7 @@ def _loop(operation: ir.Operation, parent: int) -> AffineLoop:
 def _access(
     operation: ir.Operation,
     number: dict[ir.Value, int],
-    maps: dict[ir.AffineMap, tuple[tuple[bool, tuple[int, ...]], ...]],
+    maps: _Maps,
 ) -> _Access:
     name = operation.name
     operands = list(operation.operands)
@@ -256,7 +263,11 @@ def _access(
     if is_store:
         operands = operands[1:]
     memory, indices = operands[0], operands[1:]
-    subscripts: list[tuple[bool, frozenset[int]]] = []
+    subscripts: list[tuple[bool, frozenset[int], frozenset[int]]] = []
+
+    def loops_of(places: Iterable[int]) -> frozenset[int]:
+        return frozenset(number[indices[place]] for place in places if indices[place] in number)
+
     if name.startswith("affine."):
         attribute = ir.AffineMapAttr(operation.attributes["map"]).value
         shape = maps.get(attribute)
@@ -264,29 +275,31 @@ def _access(
             shape = maps[attribute] = tuple(
                 _expression(result, attribute.n_dims) for result in attribute.results
             )
-        for is_single, places in shape:
-            loops = [number.get(indices[place]) for place in places]
-            subscripts.append((is_single, frozenset(loop for loop in loops if loop is not None)))
+        for is_single, places, scaled in shape:
+            subscripts.append((is_single, loops_of(places), loops_of(scaled)))
     else:
         rank = len(memory.type.shape) if isinstance(memory.type, ir.MemRefType) else 0
         for index in indices[:rank]:
             loop = number.get(index)
-            subscripts.append((loop is not None, frozenset(() if loop is None else (loop,))))
+            subscripts.append((loop is not None, frozenset(() if loop is None else (loop,)), frozenset()))
     return _Access(memory, is_store, tuple(subscripts))
 
 
-def _expression(expression: ir.AffineExpr, dimensions: int) -> tuple[bool, tuple[int, ...]]:
-    """Whether an expression is one operand itself, and the places of the operands that it uses."""
+def _expression(expression: ir.AffineExpr, dimensions: int) -> _Expression:
+    """Whether an expression is one operand itself, the operands that it uses, and those that it scales."""
     if isinstance(expression, ir.AffineDimExpr):
-        return True, (expression.position,)
+        return True, (expression.position,), ()
     places: list[int] = []
-    pending = [expression]
+    scaled: list[int] = []
+    pending = [(expression, False)]
     while pending:
-        part = pending.pop()
-        if isinstance(part, ir.AffineDimExpr):
-            places.append(part.position)
-        elif isinstance(part, ir.AffineSymbolExpr):
-            places.append(dimensions + part.position)
+        part, is_scaled = pending.pop()
+        if isinstance(part, ir.AffineDimExpr | ir.AffineSymbolExpr):
+            place = part.position + (dimensions if isinstance(part, ir.AffineSymbolExpr) else 0)
+            places.append(place)
+            if is_scaled:
+                scaled.append(place)
         elif isinstance(part, ir.AffineBinaryExpr):
-            pending += [part.lhs, part.rhs]
-    return False, tuple(places)
+            inside = is_scaled or not isinstance(part, ir.AffineAddExpr)
+            pending += [(part.lhs, inside), (part.rhs, inside)]
+    return False, tuple(places), tuple(scaled)

@@ -195,7 +195,7 @@ _TENSOR = [
     ),
     *_scripts(
         "tensor",
-        "convolution",
+        "flat-convolution",
         """
         decompose-convolution | on-kind decompose convolution
             | turn convolutions with a window of one row into 1-D ones
@@ -203,7 +203,7 @@ _TENSOR = [
     ),
     *_scripts(
         "tensor",
-        "convolution linalg-on-tensors",
+        "image-convolution linalg-on-tensors",
         """
         convolution-to-matmul | image-to-columns
             | gather the windows of convolutions and multiply matrices
@@ -228,7 +228,11 @@ _ONE_SHOT: Final = (
     "one-shot-bufferize{{bufferize-function-boundaries=true allow-return-allocs-from-loops=true "
     "analysis-heuristic={}}},canonicalize,cse,canonicalize"
 )
-_TO_STACK: Final = "promote-buffers-to-stack{{max-alloc-size-in-bytes={} max-rank-of-allocated-memref=4}}"
+# Hoisted first, as a buffer on the stack that is made anew in each step of a loop is never given back.
+_TO_STACK: Final = (
+    "buffer-loop-hoisting,"
+    "promote-buffers-to-stack{{max-alloc-size-in-bytes={} max-rank-of-allocated-memref=4}}"
+)
 
 _BUFFERIZE = [
     *_passes(
@@ -254,8 +258,12 @@ _BUFFERIZE = [
     *_function_passes(
         "bufferize",
         "buffers allocations",
+        "hoist-buffers-out-of-loops | buffer-loop-hoisting | allocate outside of loops",
+    ),
+    *_function_passes(
+        "bufferize",
+        "buffers allocations no-passed-buffers",
         f"""
-        hoist-buffers-out-of-loops | buffer-loop-hoisting | allocate outside of loops
         stack-buffers-1k | {_TO_STACK.format(1 << 10)} | keep buffers of up to 1 KiB on the stack
         stack-buffers-64k | {_TO_STACK.format(1 << 16)} | keep buffers of up to 64 KiB on the stack
         """,
@@ -268,7 +276,6 @@ _BUFFERIZE = [
 ]
 
 _VECTORIZE_BY: Final = "affine-super-vectorize{{virtual-vector-size={} test-fastest-varying=0{}}}"
-_COPY: Final = "affine-data-copy-generate{{fast-mem-space=0 fast-mem-capacity={}}}"
 
 _AFFINE = [
     *_function_passes(
@@ -278,7 +285,7 @@ _AFFINE = [
     ),
     *_passes(
         "affine",
-        "buffers scf-loops",
+        "buffers scf-loops direct-subscripts",
         "raise-to-affine | raise-scf-to-affine | write scf loops with affine bounds as affine loops",
     ),
     *_function_passes(
@@ -288,7 +295,7 @@ _AFFINE = [
     ),
     *_function_passes(
         "affine",
-        "affine-loops scalar-accesses unit-steps plain-memory tiling-safe",
+        "affine-loops scalar-accesses unit-steps plain-memory tiling-safe direct-subscripts",
         """
         affine-tile-8 | affine-loop-tile{tile-size=8} | tile affine loop nests by 8
         affine-tile-16 | affine-loop-tile{tile-size=16} | tile affine loop nests by 16
@@ -329,7 +336,7 @@ _AFFINE = [
             "affine",
             f"vectorise contiguous parallel affine loops by {width}",
             pipeline=f"func.func({_VECTORIZE_BY.format(width, '')})",
-            needs=(f"vectors-of-{width}", "plain-memory"),
+            needs=(f"vectors-of-{width}", "plain-memory", "direct-subscripts"),
         )
         for width in (4, 8, 16, 32, 64)
     ],
@@ -339,13 +346,13 @@ _AFFINE = [
             "affine",
             f"vectorise contiguous affine loops by {width}, those that carry a sum among them",
             pipeline=f"func.func({_VECTORIZE_BY.format(width, ' vectorize-reductions=true')})",
-            needs=(f"vectors-of-{width}", "plain-memory"),
+            needs=(f"vectors-of-{width}", "plain-memory", "direct-subscripts", "contiguous-sums"),
         )
         for width in (8, 16)
     ],
     *_passes(
         "affine",
-        "affine-loops scalar-accesses plain-memory fusion-safe",
+        "affine-loops scalar-accesses plain-memory fusion-safe direct-subscripts",
         """
         affine-fuse | affine-loop-fusion | fuse affine loop nests where it saves work or memory
         affine-fuse-maximal | affine-loop-fusion{maximal=true} | fuse affine loop nests wherever possible
@@ -354,18 +361,10 @@ _AFFINE = [
     ),
     *_function_passes(
         "affine",
-        "affine-loops scalar-accesses plain-memory",
+        "affine-loops scalar-accesses plain-memory direct-subscripts",
         """
         affine-scalar-replacement | affine-scalrep | keep in registers what is stored and loaded again
         affine-parallelize | affine-parallelize | mark parallel affine loops
-        """,
-    ),
-    *_function_passes(
-        "affine",
-        "affine-loops scalar-accesses plain-memory constant-trips unit-steps",
-        f"""
-        affine-copy-32k | {_COPY.format(32)} | copy what loops read into buffers of up to 32 KiB
-        affine-copy-256k | {_COPY.format(256)} | copy what loops read into buffers of up to 256 KiB
         """,
     ),
     *_function_passes(

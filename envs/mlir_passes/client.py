@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib.util
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solgym.envs.mlir_passes.catalogue import ACTIONS
-from solgym.envs.mlir_passes.modes import ArgumentShape, FloatMode, Form, Jit, Want
+from solgym.envs.mlir_passes.modes import PASS_TIMEOUT_S, ArgumentShape, FloatMode, Form, Jit, Want
 from solgym.errors import InvalidSchedule, UnsupportedTarget
 from solgym.hardware.measurement import Status
 from solgym.hardware.process import ServerProcess, WorkerDied, WorkerFailed, WorkerSilent
@@ -37,8 +38,9 @@ __all__ = [
 ]
 
 START_TIMEOUT_S: Final = 120.0
-PASS_TIMEOUT_S: Final = 5.0
-"""A pass that takes longer hangs: ordinary ones take milliseconds."""
+STARTS_MAX: Final = 3
+"""Attempts to start a process that something outside kills meanwhile."""
+
 BUILD_TIMEOUT_S: Final = 15.0
 RESIDENT_MAX_BYTES: Final = 1 << 30
 """A worker that has grown to this is replaced: MLIR never gives back the types and attributes that it has
@@ -212,17 +214,17 @@ class PassWorker:
         """Run the untouched module in the pass worker, for its outputs: their bytes one after the other.
 
         Returns:
-            The outputs, or one sentence that says why there are none.
+            The outputs, or the rest of a sentence about the program that says why there are none.
 
         Raises:
-            WorkerDied: the program crashed.
-            WorkerSilent: it did not end in time.
+            WorkerDied: the worker itself ended.
+            WorkerSilent: the program did not end in time.
         """
+        message = {"op": "run", "sizes": [array.nbytes for array in inputs]}
         with self._lock:
-            self._introduce(source)
-            message = {"op": "run", "key": source.id, "sizes": [array.nbytes for array in inputs]}
-            reply, outputs = self.request(message, b"".join(a.tobytes() for a in inputs), timeout_s)
-        return f"cannot be compiled: {reply['error']}" if "failed" in reply else outputs
+            payload = b"".join(array.tobytes() for array in inputs)
+            reply, outputs = self._request_about(source, message, payload, timeout_s)
+        return str(reply["error"]) if "error" in reply else outputs
 
     @functools.cached_property
     def toolchain(self) -> str:
@@ -247,8 +249,6 @@ class PassWorker:
             reply, answer = self._running().exchange(message, payload, None, deadline_s)
             if "fault" in reply:
                 raise WorkerFailed(f"{reply['fault']}\n{reply.get('traceback', '')}")
-            if reply["resident_bytes"] > RESIDENT_MAX_BYTES:
-                self.close()
             return reply, answer
 
     def close(self) -> None:
@@ -261,9 +261,16 @@ class PassWorker:
     # ------------------------------------------------------------------ how
 
     def _running(self) -> ServerProcess:
-        if self._process is None or not self._process.usable:
+        for start in range(1, STARTS_MAX + 1):
+            if self._process is not None and self._process.usable:
+                break
             self.close()
             self._introduced.clear()
+            if importlib.util.find_spec("torch_mlir") is None:
+                raise UnsupportedTarget(
+                    "MLIRPasses needs torch-mlir, which is not installed: pip install torch-mlir "
+                    "(there are wheels for Linux on x86-64)"
+                )
             self._process = ServerProcess("solgym.envs.mlir_passes.server")
             self.starts += 1
             try:
@@ -272,12 +279,30 @@ class PassWorker:
                     raise WorkerFailed(reply["fault"])
             except WorkerFailed as error:
                 self.close()
+                if start < STARTS_MAX and _killed_from_outside(error):
+                    continue
+                reason = error.last_words.split(" | ")[-1] if isinstance(error, WorkerDied) else error
                 raise UnsupportedTarget(
-                    f"the process that runs MLIR passes could not start ({error}); run `solgym doctor`"
+                    f"the process that runs MLIR passes could not start: {reason}; reinstall torch-mlir: "
+                    "pip install --force-reinstall torch-mlir"
                 ) from error
+        assert self._process is not None
         return self._process
 
+    def _request_about(
+        self, source: ModuleSource, message: dict[str, Any], payload: bytes, deadline_s: float
+    ) -> tuple[dict[str, Any], bytes]:
+        """Ask about a program, once more if the process was replaced after it had been told of it."""
+        for _ in range(2):
+            self._introduce(source)
+            reply, answer = self.request(message | {"key": source.id}, payload, deadline_s)
+            if "unknown" not in reply:
+                return reply, answer
+        raise WorkerFailed(f"the process that runs MLIR passes does not know {source.id}")
+
     def _introduce(self, source: ModuleSource) -> None:
+        if self._process is not None and self._process.resident_bytes > RESIDENT_MAX_BYTES:
+            self.close()
         self._running()
         if source.id in self._introduced:
             return
@@ -288,7 +313,13 @@ class PassWorker:
             "arguments": [[list(shape), width, role] for shape, width, role in source.signature],
         }
         try:
-            self.request(message, source.module_text.encode(), self.pass_timeout_s)
+            for attempt in range(2):
+                try:
+                    self.request(dict(message), source.module_text.encode(), BUILD_TIMEOUT_S)
+                    break
+                except WorkerDied as error:
+                    if not _killed_from_outside(error) or attempt:
+                        raise
         except WorkerFailed as error:
             reason = str(error).split("\n", 1)[0]
             raise InvalidSchedule(f"the module of {source.id} cannot be read: {reason}") from error
@@ -305,17 +336,22 @@ class PassWorker:
         """Ask about a module. A crash or a hang is the action's failure, unless something else killed the
         process.
         """
+        # The worker keeps the time of each pass; this is for all that it may have to repeat.
         deadline_s = self.pass_timeout_s * (1 + 0.2 * len(actions)) + extra_s
+        message = message | {"pass_timeout_s": self.pass_timeout_s}
         with self._lock:
             for attempt in range(2):
-                self._introduce(source)
                 try:
-                    reply, payload = self.request(message | {"key": source.id}, b"", deadline_s)
+                    reply, payload = self._request_about(source, message, b"", deadline_s)
                     break
                 except WorkerDied as error:
-                    if error.returncode == -signal.SIGKILL and attempt == 0:
-                        continue  # killed from outside: ask again
-                    return self._failed(source, actions, action, _crash(error))
+                    if _killed_from_outside(error) and attempt == 0:
+                        continue
+                    failure = _crash(error)
+                    if error.returncode == -signal.SIGALRM:
+                        text = f"{action} did not end within {self.pass_timeout_s:g} s and was killed"
+                        failure = PassFailure(Status.TIMEOUT, text)
+                    return self._failed(source, actions, action, failure)
                 except WorkerSilent:
                     text = f"{action} did not end within {deadline_s:.0f} s and was killed"
                     return self._failed(source, actions, action, PassFailure(Status.TIMEOUT, text))
@@ -328,7 +364,7 @@ class PassWorker:
     def _failed(
         self, source: ModuleSource, actions: tuple[str, ...], action: str, failure: PassFailure
     ) -> PassFailure:
-        if self.on_failure is not None:
+        if self.on_failure is not None and action:
             self.on_failure(source, actions, action, failure)
         return failure
 
@@ -351,6 +387,11 @@ class PassWorker:
         )
 
 
+def _killed_from_outside(error: WorkerFailed) -> bool:
+    """Whether it is worth asking again: nothing that a pass does ends in this signal."""
+    return isinstance(error, WorkerDied) and error.returncode == -signal.SIGKILL
+
+
 def _crash(error: WorkerDied) -> PassFailure:
     if error.returncode < 0:
         try:
@@ -361,12 +402,18 @@ def _crash(error: WorkerDied) -> PassFailure:
     return PassFailure(Status.CRASHED, f"the pass ended its process with exit status {error.returncode}")
 
 
-@functools.cache
-def default_pass_worker() -> PassWorker:
-    """The worker that all environments of this process share."""
+def _record(source: ModuleSource, actions: tuple[str, ...], action: str, failure: PassFailure) -> None:
     from solgym.envs.mlir_passes.crash_log import record_failure
 
-    return PassWorker(on_failure=record_failure)
+    record_failure(source, actions, action, failure)
+
+
+_default = PassWorker(on_failure=_record)  # made now, as threads may ask for it at once
+
+
+def default_pass_worker() -> PassWorker:
+    """The worker that all environments of this process share."""
+    return _default
 
 
 @atexit.register

@@ -205,11 +205,19 @@ class Study:
         return failure
 
     def _good_actions(self, failure: Failure) -> int:
-        """How many actions can be applied so that the program still runs right; -1 if not even none."""
-        for count in range(len(failure.actions), -1, -1):
+        """How many actions can be applied so that the program still runs right, but not with the next one; -1
+        if not even none.
+        """
+        if self._run(failure.task, ()) is not None:
+            return -1
+        good, bad = 0, len(failure.actions)
+        while bad - good > 1:  # a run that does not end takes long, so there must not be many
+            count = (good + bad) // 2
             if self._run(failure.task, failure.actions[:count]) is None:
-                return count
-        return -1
+                good = count
+            else:
+                bad = count
+        return good
 
     def _text(self, task: ModuleSource, actions: tuple[str, ...]) -> str:
         made = self._worker.code(task, actions)

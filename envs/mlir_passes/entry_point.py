@@ -115,7 +115,8 @@ def _constant_size(value: ir.Value) -> int | None:
             return None
     name = operation.name
     if name == "llvm.mlir.constant":
-        return int(ir.IntegerAttr(operation.attributes["value"]).value)
+        value_of = operation.attributes["value"]
+        return int(value_of.value) if isinstance(value_of, ir.IntegerAttr) else None
     if name in ("llvm.add", "llvm.mul"):
         parts = [_constant_size(operand) for operand in operation.operands]
         if None in parts:
@@ -193,11 +194,12 @@ def add_entry(
             lines.append(f"    %d{number}_{axis} = llvm.mlir.constant({value} : i64) : i64")
             operands.append(f"%d{number}_{axis}")
             types.append("i64")
-    lines.append(f"    llvm.call @{function}({', '.join(operands)}) : ({', '.join(types)}) -> ()")
+    called = str(ir.FlatSymbolRefAttr.get(function, module.context))  # quoted where it has to be
+    lines.append(f"    llvm.call {called}({', '.join(operands)}) : ({', '.join(types)}) -> ()")
     lines += ["    llvm.return", "  }"]
     declarations = "".join(
-        f"  llvm.func @{name}\n"
-        for name in (f"{function}({', '.join(types)})", "malloc(i64) -> !llvm.ptr", "free(!llvm.ptr)")
+        f"  llvm.func {name}\n"
+        for name in (f"{called}({', '.join(types)})", "@malloc(i64) -> !llvm.ptr", "@free(!llvm.ptr)")
     )
     arena = _ARENA.replace("ARENA_BYTES", str(workspace)) if workspace else ""
     context = module.context

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from solgym.envs.base import Split, TuningEnv
 from solgym.envs.design import CodeText, Move
-from solgym.envs.mlir_passes.catalogue import ACTIONS
+from solgym.envs.mlir_passes.catalogue import ACTION_INDEX, ACTIONS
 from solgym.envs.mlir_passes.client import PassFailure, default_pass_worker
 from solgym.envs.mlir_passes.experts import applicable, known_sequence, overall_sequence
 from solgym.envs.mlir_passes.features import FULL_NAMES, MQSS_NAMES, Context, feature_limits, full
@@ -221,8 +221,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     ) -> tuple[Program, ...]:
         if (program is None) == (suite is None):
             raise InvalidOption(
-                f"program is {program!r} and suite is {suite!r}; give one of them: the name of a program, an "
-                f"MLIR file, or a suite among {', '.join(SUITES)}."
+                f"program is {program!r} and suite is {suite!r}; give one of them: program, an MLIR file or "
+                f"the name of a program, or suite, one of {', '.join(SUITES)}."
             )
         if suite is not None:
             if suite not in SUITES:
@@ -289,7 +289,10 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         return PassSequence.from_json(data)
 
     def _untouched(self) -> PassState:
-        return self._state_after(())
+        try:
+            return self._state_after(())
+        except IllegalSchedule as error:
+            raise InvalidOption(f"The module of {self.task.id} cannot be read: {error}; mend it.") from error
 
     def _state_of(self, candidate: object) -> PassState:
         sequence = candidate if isinstance(candidate, PassSequence) else PassSequence.from_json(candidate)
@@ -314,7 +317,13 @@ class MLIRPassesEnv(TuningEnv[PassState]):
 
     def _proposals(self, mode: str) -> ProposalSource:
         return EpisodeSource(
-            self._untouched(), self._move, lambda state: np.flatnonzero(state.view.mask), self.max_steps
+            self._untouched(),
+            self._move,
+            lambda state: np.flatnonzero(state.view.mask),
+            self.max_steps,
+            actions=len(ACTIONS),
+            state_of=self._state_of,
+            actions_of=_actions_of,
         )
 
     @property
@@ -345,7 +354,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             text = default_pass_worker().code(self.task, candidate.actions[:count])
             if isinstance(text, PassFailure):
                 raise IllegalSchedule(text.error)
-            yield candidate.actions[count - 1] if count else "untouched", text
+            yield f"after step {count}: {candidate.actions[count - 1]}" if count else "untouched", text
 
     def evaluate(self, candidate: Candidate) -> Measurement:
         """Compile, check and time a candidate; what crashes or computes something wrong goes to the crash
@@ -418,10 +427,15 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         self._unchanged = self._fell_back = False
         self._bad_rewards = 0
         begun = super().reset(seed=seed, options=options)
-        if self._user is not None and self.baseline.status in _NOT_RUNNING:
+        baseline = self._attempts[0].measurement
+        is_uncompiled = baseline.artifact_digest is None and not baseline.ok
+        if self._user is not None and (is_uncompiled or baseline.status in _NOT_RUNNING):
+            advice = "mend it and try again"
+            if baseline.max_error is not None and self.float_mode != "strict":
+                advice += ", or with float_mode='strict' if it depends on how numbers are rounded"
+            self._running = False
             raise InvalidOption(
-                f"The program {self._user.name!r} does not run untouched: {self.baseline.error}; "
-                "mend it and try again."
+                f"The program {self._user.name!r} does not run untouched: {baseline.error}; {advice}."
             )
         return begun
 
@@ -454,6 +468,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         except IllegalSchedule as refusal:
             status, error = Status.ILLEGAL, str(refusal)
         self._running, self._fell_back = False, True
+        self._state = self._measured
         reward += self._earned(before, failed=status is not Status.OK)
         self._show()
         info = dict(self._info(status, error, "", attempt_s))
@@ -500,3 +515,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     def _describe(self) -> str:
         text = default_pass_worker().code(self.task, self._state.candidate.actions)
         return text.error if isinstance(text, PassFailure) else text
+
+
+def _actions_of(candidate: Candidate) -> list[int]:
+    assert isinstance(candidate, PassSequence)
+    return [ACTION_INDEX[name] for name in candidate.actions]

@@ -19,12 +19,12 @@ from torch_mlir import ir
 
 from solgym.envs.mlir_passes.affine_loops import ACCESSES, AffineLoop, analyse, may_tile
 from solgym.envs.mlir_passes.catalogue import ACTIONS, PassAction
-from solgym.envs.mlir_passes.structured import classify, is_linalg
+from solgym.envs.mlir_passes.structured import IMAGE_CONVOLUTIONS, classify, is_linalg
 from solgym.envs.mlir_passes.transforms import is_vectorisable
 
 __all__ = ["MAX_OPERATIONS", "PRECONDITIONS", "Facts", "facts_of", "level_of", "mask_of", "refusal"]
 
-MAX_OPERATIONS: Final = 4000
+MAX_OPERATIONS: Final = 1000
 """A module with more operations than this takes no further action but ``finish``."""
 
 MAX_VECTORISED_POINTS: Final = 1 << 17
@@ -47,6 +47,7 @@ class Facts:
         names: how often each operation occurs, by name.
         has_tensors: whether tensors remain.
         kinds: number of linalg operations of each class.
+        flat_convolutions: number of named convolutions of one row or one column.
         linalg: number of linalg operations.
         generics: number of ``linalg.generic`` operations.
         vectorisable: number of linalg operations that are static and small enough to become vectors.
@@ -57,18 +58,21 @@ class Facts:
         may_tile: whether the affine loop nests may plainly be tiled.
         has_constant_trips: whether all affine loops run a constant number of times.
         carries_values: whether an affine loop carries values from step to step.
+        strides_with_values: whether an affine loop that carries values runs over memory with a stride.
         shifts_values: whether a loop hands a carried value on unchanged, as in ``older = old``.
         lanes: vector lengths by which affine loops may be vectorised.
         parallel_loops: number of affine loops around others that are plainly parallel.
         overwrites: whether a loop nest stores to memory that another one has read before.
         shares_destination: whether the elimination of empty tensors could put two values into one buffer.
         has_vectors: whether there are vectors.
+        passes_buffers: whether an scf loop carries buffers from step to step.
     """
 
     operations: int
     names: Mapping[str, int]
     has_tensors: bool
     kinds: Mapping[str, int]
+    flat_convolutions: int
     linalg: int
     generics: int
     vectorisable: int
@@ -79,12 +83,14 @@ class Facts:
     may_tile: bool
     has_constant_trips: bool
     carries_values: bool
+    strides_with_values: bool
     shifts_values: bool
     lanes: frozenset[int]
     parallel_loops: int
     overwrites: bool
     shares_destination: bool
     has_vectors: bool
+    passes_buffers: bool
 
     def count(self, *names: str) -> int:
         """How many operations of these names there are."""
@@ -143,6 +149,9 @@ def facts_of(module: ir.Operation) -> Facts:
         names=names,
         has_tensors=has_tensors,
         kinds=Counter(found.kind for found in structured),
+        flat_convolutions=sum(
+            found.is_flat and found.operation.name != "linalg.generic" for found in structured
+        ),
         linalg=len(linalg),
         generics=names["linalg.generic"],
         vectorisable=len(small),
@@ -155,12 +164,16 @@ def facts_of(module: ir.Operation) -> Facts:
         may_tile=may_tile(nest),
         has_constant_trips=all(loop.trips > 0 for loop in nest),
         carries_values=any(len(loop.operation.results) > 0 for loop in nest),
+        strides_with_values=any(loop.is_strided and len(loop.operation.results) > 0 for loop in nest),
         shifts_values=any(map(_shifts_values, (*loops, *unrollable))),
         lanes=frozenset(width for width in _LANES if _may_vectorise(nest, width)),
         parallel_loops=sum(loop.is_parallel and not loop.is_innermost for loop in nest),
         overwrites=_overwrites(accesses) if loops else False,
         shares_destination=_shares_destination(destinations, sources) if destinations else False,
         has_vectors=any(name.startswith("vector.") for name in names),
+        passes_buffers=any(
+            isinstance(result.type, ir.MemRefType) for loop in unrollable for result in loop.results
+        ),
     )
 
 
@@ -194,12 +207,16 @@ def _shifts_values(loop: ir.Operation) -> bool:
 def _may_vectorise(nest: list[AffineLoop], width: int) -> bool:
     """Whether every contiguous loop counts by one, a constant number of times that the width divides.
 
-    Upstream's super-vectorisation takes for granted that the width divides the trip count, and that steps
-    are one.
+    Upstream's super-vectorisation takes for granted that the width divides the trip count, that steps are
+    one, and that a counter in the last subscript is neither scaled nor negated.
     """
     contiguous = [loop for loop in nest if loop.in_last and not loop.in_others]
     return bool(contiguous) and all(
-        loop.step == 1 and loop.trips > 0 and loop.trips % width == 0 for loop in contiguous
+        loop.step == 1
+        and loop.trips > 0
+        and loop.trips % width == 0
+        and not (loop.is_strided and not len(loop.operation.results))
+        for loop in contiguous
     )
 
 
@@ -327,7 +344,14 @@ PRECONDITIONS: Final[dict[str, tuple[Callable[[Facts], bool], str]]] = {
         lambda facts: facts.kinds.get("contraction", 0) + facts.kinds.get("convolution", 0) > 0,
         "there is no contraction and no convolution",
     ),
-    "convolution": (lambda facts: facts.kinds.get("convolution", 0) > 0, "there is no convolution"),
+    "flat-convolution": (
+        lambda facts: facts.flat_convolutions > 0,
+        "there is no named convolution whose window and output have one row; tile first",
+    ),
+    "image-convolution": (
+        lambda facts: facts.count(*IMAGE_CONVOLUTIONS) > 0,
+        "there is no named convolution of images with several channels",
+    ),
     "fill": (lambda facts: facts.kinds.get("fill", 0) > 0, "there is no fill"),
     "elementwise": (lambda facts: facts.kinds.get("elementwise", 0) > 0, "there is no elementwise operation"),
     "reduction": (lambda facts: facts.kinds.get("reduction", 0) > 0, "there is no reduction"),
@@ -344,6 +368,10 @@ PRECONDITIONS: Final[dict[str, tuple[Callable[[Facts], bool], str]]] = {
         "there is no empty tensor, or two values could end up in one buffer",
     ),
     "allocations": (lambda facts: facts.count("memref.alloc") > 0, "nothing is allocated"),
+    "no-passed-buffers": (
+        lambda facts: not facts.passes_buffers,
+        "a loop hands a new buffer to its next step, which would grow the stack without end",
+    ),
     "scf-loops": (lambda facts: facts.count("scf.for") > 0, "there is no scf loop"),
     "scf-parallel": (lambda facts: facts.count("scf.parallel") > 0, "there is no parallel scf loop"),
     "affine-loops": (lambda facts: facts.affine_loops > 0, "there is no affine loop"),
@@ -374,6 +402,14 @@ PRECONDITIONS: Final[dict[str, tuple[Callable[[Facts], bool], str]]] = {
     "no-carried-values": (
         lambda facts: not facts.carries_values,
         "a loop carries values from step to step, for which this pass is known to go wrong",
+    ),
+    "contiguous-sums": (
+        lambda facts: not facts.strides_with_values,
+        "a loop that carries values runs over memory with a stride, which becomes wrong vectors",
+    ),
+    "direct-subscripts": (
+        lambda facts: facts.count("affine.apply", "affine.delinearize_index", "affine.linearize_index") == 0,
+        "subscripts are computed beforehand, which this pass is known to misread",
     ),
     "no-shifted-values": (
         lambda facts: not facts.shifts_values,

@@ -232,10 +232,15 @@ def _refuse_leftovers(module: ir.Operation) -> None:
             f"the finishing pipeline leaves {', '.join(sorted(leftovers))}, which LLVM cannot translate"
         )
     for operation in body_of(module):
-        if operation.operation.name == "llvm.func" and not operation.operation.regions[0].blocks:
-            name = ir.StringAttr(operation.operation.attributes["sym_name"]).value
-            if name not in KNOWN_SYMBOLS:
-                raise CannotFinish(f"the code calls {name!r}, which does not exist at run time")
+        if operation.name in ("llvm.func", "llvm.mlir.global") and _is_declared_only(operation):
+            name = ir.StringAttr(operation.attributes["sym_name"]).value
+            if name not in KNOWN_SYMBOLS or operation.name != "llvm.func":
+                raise CannotFinish(f"the code uses {name!r}, which does not exist at run time")
+
+
+def _is_declared_only(operation: ir.Operation) -> bool:
+    """Whether a function has no body, a global no value."""
+    return not operation.regions[0].blocks and "value" not in operation.attributes
 
 
 def set_float_mode(module: ir.Operation, mode: FloatMode) -> None:

@@ -1,12 +1,15 @@
-"""The choices that the user's process and the pass worker both know by name."""
+"""What the user's process and the pass worker both know: the choices by name, and the time of a pass."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from solgym.envs.mlir_passes.programs.program import Role
 
-__all__ = ["ArgumentShape", "FloatMode", "Form", "Jit", "Want"]
+__all__ = ["PASS_TIMEOUT_S", "ArgumentShape", "FloatMode", "Form", "Jit", "Want"]
+
+PASS_TIMEOUT_S: Final = 5.0
+"""A pass that takes longer hangs: ordinary ones take milliseconds."""
 
 Jit = Literal["llvmlite", "mlir"]
 """Which LLVM makes machine code."""

@@ -111,8 +111,10 @@ class PassSequence:
 
         Raises:
             IllegalSchedule: the task is no program, or the target has several threads.
+            InvalidSchedule: it is none that ``from_json`` would read.
             CompilationFailed: an action or the finishing pipeline fails, crashes or hangs.
         """
+        self.from_json(self.to_json())
         for name in ("module_text", "function", "signature"):
             if not hasattr(task, name):
                 raise IllegalSchedule(f"{task.id} is not given as an MLIR module")

@@ -20,7 +20,7 @@ import llvmlite.binding as llvm
 
 from solgym.envs.mlir_passes.adopt import CannotAdopt, adopt
 from solgym.envs.mlir_passes.modes import FloatMode, Form, Jit, Want
-from solgym.envs.mlir_passes.session import CannotFinish, PassFailed, Refused, Session
+from solgym.envs.mlir_passes.session import CannotFinish, PassFailed, ProgramFailed, Refused, Session
 from solgym.hardware.serving import Operation, die_with, serve
 
 __all__ = ["main"]
@@ -31,6 +31,10 @@ MEMORY_BYTES: Final = 12 << 30
 Reply = tuple[dict[str, Any], bytes]
 
 
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:400]
+
+
 def _failing_softly(operation: Callable[..., Reply]) -> Operation:
     """Turn what can go wrong with a candidate into a reply; anything else is a fault of ours."""
 
@@ -38,6 +42,7 @@ def _failing_softly(operation: Callable[..., Reply]) -> Operation:
     def answer(self: Server, payload: bytes, fd: int | None, key: str, **arguments: Any) -> Reply:
         if not self.session.knows(key):
             return {"unknown": key}, b""
+        self.session.pass_timeout_s = arguments.pop("pass_timeout_s")
         if "actions" in arguments:
             arguments["actions"] = tuple(arguments["actions"])
         try:
@@ -47,8 +52,7 @@ def _failing_softly(operation: Callable[..., Reply]) -> Operation:
         except (PassFailed, CannotFinish) as error:
             return {"failed": "compile_error", "error": str(error)}, b""
         except Exception as error:  # MLIR's bindings raise nearly anything; it is the candidate's failure
-            text = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-            return {"failed": "compile_error", "error": text}, b""
+            return {"failed": "compile_error", "error": _one_line(error)}, b""
 
     return answer
 
@@ -84,14 +88,22 @@ class Server:
             adopted = adopt(self.session.context, payload.decode(), function)
         except CannotAdopt as error:
             return {"error": str(error)}, b""
+        except Exception as error:  # MLIR's bindings raise nearly anything; it is the file's fault
+            return {"error": f"cannot be read ({_one_line(error)})"}, b""
         return {"function": adopted.function, "arguments": adopted.arguments}, adopted.text.encode()
 
     def run(self, payload: bytes, fd: int | None, key: str, sizes: list[int]) -> Reply:
-        """Run an untouched program on inputs (the payload)."""
+        """Run an untouched program on inputs (the payload); ``error`` in the reply says why it cannot be."""
+        if not self.session.knows(key):
+            return {"unknown": key}, b""
         try:
             return {}, self.session.run(key, payload, sizes)
+        except ProgramFailed as error:
+            return {"error": str(error)}, b""
         except CannotFinish as error:
-            return {"failed": "compile_error", "error": str(error)}, b""
+            return {"error": f"cannot be compiled: {error}"}, b""
+        except Exception as error:  # MLIR's bindings raise nearly anything
+            return {"error": f"cannot be compiled: {_one_line(error)}"}, b""
 
     def introduce(
         self, payload: bytes, fd: int | None, key: str, function: str, arguments: list[Any]

@@ -7,15 +7,15 @@ nothing and is exact, and a worker that was killed loses nothing.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
+import itertools
 import math
+import signal
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from torch_mlir import ir
 
 from solgym.envs.mlir_passes.apply import PassFailed, apply_action
@@ -25,18 +25,24 @@ from solgym.envs.mlir_passes.entry_point import ENTRY
 from solgym.envs.mlir_passes.facts import MAX_OPERATIONS, Facts, facts_of, level_of, mask_of, refusal
 from solgym.envs.mlir_passes.features import module_part, mqss, survey
 from solgym.envs.mlir_passes.finishing import CannotFinish, first_line
-from solgym.envs.mlir_passes.modes import ArgumentShape, FloatMode, Form, Jit, Want
+from solgym.envs.mlir_passes.modes import PASS_TIMEOUT_S, ArgumentShape, FloatMode, Form, Jit, Want
+from solgym.envs.mlir_passes.reference_run import ProgramFailed, run_apart
 from solgym.hardware.checking import POISON_BYTE
-from solgym.hardware.object_file import link
 
-__all__ = ["CannotFinish", "PassFailed", "Refused", "Session"]
+__all__ = ["CannotFinish", "PassFailed", "ProgramFailed", "Refused", "Session"]
 
 MODULES_MAX: Final = 256
 OPERATIONS_MAX: Final = 200_000
 """Modules that are kept: so many, and with so many operations together."""
 
+REPEATING: Final = 3.0
+"""Times that an action may take where it is applied again, after it has succeeded once."""
+
 OBJECTS_MAX: Final = 32
 """Object files that are kept, as different sequences often give the same module."""
+
+_OTHER_FILL: Final = 0x3D
+"""Bytes of a small number, where ``POISON_BYTE`` makes a NaN."""
 
 
 class Refused(Exception):
@@ -80,12 +86,18 @@ class _State:
 
 
 class Session:
-    """The modules of a worker process, in one MLIR context."""
+    """The modules of a worker process, in one MLIR context.
+
+    Attributes:
+        pass_timeout_s: how long one action may take; one that takes longer ends the process by SIGALRM.
+    """
 
     def __init__(self) -> None:
+        self.pass_timeout_s = PASS_TIMEOUT_S
         self._context = ir.Context()
         self._context.enable_multithreading(False)
         self._programs: dict[str, _Program] = {}
+        self._determined: set[str] = set()
         self._states: OrderedDict[tuple[str, tuple[str, ...]], _State] = OrderedDict()
         self._objects: OrderedDict[tuple[str, ...], ObjectCode] = OrderedDict()
 
@@ -126,7 +138,7 @@ class Session:
             reason = refusal(ACTIONS[ACTION_INDEX[action]], before.facts, actions)
             if reason is not None:
                 raise Refused(reason)
-        after = self._state(key, (*actions, action))
+        after = self._state(key, (*actions, action), self.pass_timeout_s)
         if after.facts.operations > MAX_OPERATIONS:
             size = after.facts.operations
             raise Refused(f"{action} would make a module of {size} operations, more than {MAX_OPERATIONS}")
@@ -162,28 +174,27 @@ class Session:
     def run(self, key: str, inputs: bytes, sizes: list[int]) -> bytes:
         """Run the untouched module, strictly as written, and return its outputs one after the other.
 
+        The first time it is run twice, with different bytes in the memory that it has not written.
+
         Raises:
             CannotFinish: it cannot be lowered.
+            ProgramFailed: it has no outputs, or they are not determined by its inputs.
         """
         program = self._programs[key]
         made = self.build(key, (), "strict", "llvmlite")
+        ends = list(itertools.accumulate(sizes, initial=0))
+        arrays = [inputs[start:end] for start, end in itertools.pairwise(ends)]
         outputs = [math.prod(shape) * width for shape, width, role in program.arguments if role != "in"]
-        arrays = [_aligned(size) for size in (*sizes, *outputs)]
-        start = 0
-        for array, size in zip(arrays, sizes, strict=False):
-            array[:] = np.frombuffer(inputs[start : start + size], np.uint8)
-            start += size
-        for array in arrays[len(sizes) :]:
-            array[:] = POISON_BYTE
-        workspace = _aligned(made.workspace_bytes)
-        linked = link(made.code, (ENTRY,))
-        try:
-            pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-            call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-            call(linked.addresses[ENTRY])(pointers, workspace.ctypes.data, None)
-        finally:
-            linked.close()
-        return b"".join(array.tobytes() for array in arrays[len(sizes) :])
+
+        def once(fill: int) -> tuple[bytes, ...]:
+            return run_apart(made.code, ENTRY, arrays, outputs, made.workspace_bytes, fill)
+
+        found = once(POISON_BYTE)
+        if key not in self._determined:
+            for number, (one, other) in enumerate(zip(found, once(_OTHER_FILL), strict=True)):
+                _require_determined(f"output {number + 1} of {len(outputs)}", one, other)
+            self._determined.add(key)
+        return b"".join(found)
 
     def code(self, key: str, actions: tuple[str, ...], mode: FloatMode, form: Form) -> str:
         """The module after ``actions`` as ``mlir``, ``llvm`` or ``asm`` text.
@@ -218,7 +229,8 @@ class Session:
             "changed": True,
         }
 
-    def _state(self, key: str, actions: tuple[str, ...]) -> _State:
+    def _state(self, key: str, actions: tuple[str, ...], timeout_s: float | None = None) -> _State:
+        """The module after ``actions``; ``timeout_s`` is for the last of them, if it has to be applied."""
         known = self._states.get((key, actions))
         if known is not None:
             self._states.move_to_end((key, actions))
@@ -228,17 +240,20 @@ class Session:
                 module = ir.Module.parse(self._programs[key].text).operation.clone().operation
             else:
                 module = self._state(key, actions[:-1]).module.clone().operation
-                self._apply(module, actions[-1])
+                self._apply(module, actions[-1], timeout_s or REPEATING * self.pass_timeout_s)
             made = _State(module, actions)
         self._states[key, actions] = made
         self._forget_old()
         return made
 
-    def _apply(self, module: ir.Operation, action: str) -> None:
+    def _apply(self, module: ir.Operation, action: str, timeout_s: float) -> None:
+        signal.setitimer(signal.ITIMER_REAL, timeout_s)
         try:
             apply_action(module, ACTIONS[ACTION_INDEX[action]])
         except ir.MLIRError as error:
             raise PassFailed(first_line(error)) from error
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def _forget_old(self) -> None:
         while len(self._states) > 1 and (
@@ -248,8 +263,19 @@ class Session:
             self._states.popitem(last=False)
 
 
-def _aligned(size: int) -> NDArray[np.uint8]:
-    """Zeroed bytes at an address that is a multiple of 64."""
-    raw = np.zeros(size + 64, np.uint8)
-    offset = -raw.ctypes.data % 64
-    return raw[offset : offset + size]
+def _require_determined(name: str, one: bytes, other: bytes) -> None:
+    """Refuse an output of two runs that depends on what was in memory before; it may leave parts as they
+    were.
+
+    Raises:
+        ProgramFailed: it does, or nothing of it was written.
+    """
+    first, second = np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)
+    kept = (first == POISON_BYTE) & (second == _OTHER_FILL)
+    if kept.all():
+        raise ProgramFailed(f'never writes {name}, which needs the role "in"')
+    if np.any((first != second) & ~kept):
+        raise ProgramFailed(
+            f"computes {name} from memory that it has not written, or not the same each time; an argument "
+            'that is read needs the role "in" or "inout"'
+        )

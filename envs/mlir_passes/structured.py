@@ -7,15 +7,19 @@ worker.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from torch_mlir import ir
 from torch_mlir.dialects import linalg
 
-__all__ = ["Kind", "LinalgOperation", "classify", "is_linalg", "linalg_operations"]
+__all__ = ["IMAGE_CONVOLUTIONS", "Kind", "LinalgOperation", "classify", "is_linalg", "linalg_operations"]
 
 Kind = Literal["fill", "elementwise", "reduction", "contraction", "convolution"]
+
+IMAGE_CONVOLUTIONS: Final = ("linalg.conv_2d_nhwc_hwcf", "linalg.conv_2d_nchw_fchw")
+"""Operations that upstream can write as matrix products."""
 
 _NOT_STRUCTURED: Final = frozenset(
     "linalg." + name
@@ -47,6 +51,7 @@ class LinalgOperation:
         n: the last parallel dimension, along which the output is contiguous; -1 if there is none.
         contiguous: the dimension along which the largest input is contiguous.
         on_tensors: whether it has tensor results rather than buffers to write to.
+        is_flat: whether it is a convolution of images whose window and output have one row, or one column.
     """
 
     operation: ir.Operation
@@ -58,6 +63,7 @@ class LinalgOperation:
     n: int
     contiguous: int
     on_tensors: bool
+    is_flat: bool
 
     @property
     def points(self) -> int:
@@ -87,7 +93,9 @@ def linalg_operations(module: ir.Operation) -> list[LinalgOperation]:
 
 
 def classify(operation: ir.Operation) -> LinalgOperation | None:
-    """Sort one linalg operation by its indexing maps; None for one that has none.
+    """Sort one linalg operation by its indexing maps; None for one that has none, or that divides.
+
+    What subscripts by quotients and remainders, as images laid out in columns are, crashes tiling.
 
     A *convolution* subscripts an input with more than a single dimension (a sum, say); of the rest, a
     *contraction* has a reduction dimension, two parallel dimensions and two inputs at least, a *reduction*
@@ -99,6 +107,8 @@ def classify(operation: ir.Operation) -> LinalgOperation | None:
     maps = [ir.AffineMapAttr(element).value for element in attribute]
     shapes = [_shape(value) for value in operation.operands]
     if not maps or len(shapes) != len(maps):
+        return None
+    if any(map(_divides, maps)):
         return None
     subscripts = [_subscripts(indexing_map) for indexing_map in maps]
     on_tensors = len(operation.results) > 0
@@ -117,6 +127,8 @@ def classify(operation: ir.Operation) -> LinalgOperation | None:
         rows = list(parallel[:-1])
     largest = max(range(inputs), key=lambda i: math.prod(shapes[i]) if shapes[i] else 0, default=inputs)
     along = [d for d in subscripts[largest] if d >= 0]
+    subscripted = [result for indexing_map in maps[:inputs] for result in indexing_map.results]
+    sums = [result for result in subscripted if not isinstance(result, ir.AffineDimExpr)]
     kind: Kind
     if any(-1 in used for used in subscripts[:inputs]):
         kind = "convolution"
@@ -135,6 +147,7 @@ def classify(operation: ir.Operation) -> LinalgOperation | None:
         n=n,
         contiguous=along[-1] if along else n,
         on_tensors=on_tensors,
+        is_flat=len(sums) > 1 and any(all(extents[d] == 1 for d in _dimensions([s])) for s in sums),
     )
 
 
@@ -142,20 +155,32 @@ def _rows_of_window(maps: list[ir.AffineMap], parallel: tuple[int, ...], n: int)
     """Parallel dimensions of the inputs that ``n`` does not run over, sums of dimensions included."""
     rows: list[int] = []
     for indexing_map in maps:
-        used = _used(indexing_map)
+        used = _dimensions(indexing_map.results)
         if used and n not in used:
             rows += [d for d in parallel if d in used]
     return rows
 
 
-def _used(indexing_map: ir.AffineMap) -> set[int]:
-    found: set[int] = set()
-    pending = list(indexing_map.results)
+def _dimensions(expressions: Iterable[ir.AffineExpr]) -> set[int]:
+    return {part.position for part in _parts(expressions) if isinstance(part, ir.AffineDimExpr)}
+
+
+def _divides(indexing_map: ir.AffineMap) -> bool:
+    """Whether a subscript has a quotient or a remainder."""
+    return any(
+        isinstance(part, ir.AffineFloorDivExpr | ir.AffineCeilDivExpr | ir.AffineModExpr)
+        for part in _parts(indexing_map.results)
+    )
+
+
+def _parts(expressions: Iterable[ir.AffineExpr]) -> list[ir.AffineExpr]:
+    """Expressions and all that they are made of."""
+    found: list[ir.AffineExpr] = []
+    pending = list(expressions)
     while pending:
         expression = pending.pop()
-        if isinstance(expression, ir.AffineDimExpr):
-            found.add(expression.position)
-        elif isinstance(expression, ir.AffineBinaryExpr):
+        found.append(expression)
+        if isinstance(expression, ir.AffineBinaryExpr):
             pending += [expression.lhs, expression.rhs]
     return found
 

@@ -17,7 +17,7 @@ from torch_mlir import ir, passmanager
 from torch_mlir.dialects.transform import interpreter
 
 from solgym.envs.mlir_passes.affine_loops import affine_loops
-from solgym.envs.mlir_passes.structured import LinalgOperation, linalg_operations
+from solgym.envs.mlir_passes.structured import IMAGE_CONVOLUTIONS, LinalgOperation, linalg_operations
 
 __all__ = [
     "GENERATORS",
@@ -381,7 +381,11 @@ def _on_kind(module: ir.Operation, operation: str, *kinds: str) -> None:
 
 
 def _image_to_columns(module: ir.Operation) -> None:
-    targets = [target.operation for target in linalg_operations(module) if target.kind == "convolution"]
+    targets = [
+        target.operation
+        for target in linalg_operations(module)
+        if target.operation.name in IMAGE_CONVOLUTIONS and target.on_tensors
+    ]
     _for_each(
         module,
         targets,

@@ -29,7 +29,7 @@ from solgym.errors import InvalidOption
 from solgym.hardware.process import WorkerDied, WorkerFailed, WorkerSilent
 from solgym.hardware.task import NUMPY_DTYPES, Array, DType, TensorSpec, Work
 
-__all__ = ["UserTask", "load_program"]
+__all__ = ["UserTask", "load_program", "read_module"]
 
 MAX_FILE_BYTES: Final = 1 << 20
 REFERENCE_TIMEOUT_S: Final = 60.0
@@ -57,8 +57,9 @@ class UserTask:
 
     @functools.cached_property
     def id(self) -> str:
-        """For example ``user/blur/3f786850e387``: the file's name and a hash of the module."""
-        digest = hashlib.sha256(f"{self.function}\0{self.module_text}".encode()).hexdigest()
+        """For example ``user/blur/3f786850e387``: the file's name, and a hash of module and arguments."""
+        identity = f"{self.function}\0{self.arguments}\0{self.module_text}"
+        digest = hashlib.sha256(identity.encode()).hexdigest()
         return f"user/{self.name}/{digest[:12]}"
 
     @property
@@ -126,7 +127,7 @@ class UserTask:
         try:
             code = default_pass_worker().run(self, inputs, REFERENCE_TIMEOUT_S)
         except WorkerDied as error:
-            code = f"crashes when run ({error})"
+            code = f"cannot be compiled or run ({error})"
         except WorkerSilent:
             code = f"does not end within {REFERENCE_TIMEOUT_S:.0f} s"
         if isinstance(code, str):
@@ -150,19 +151,34 @@ def load_program(path: str | Path, function: str | None = None) -> UserTask:
         InvalidOption: the file cannot be read, is no MLIR, or its function cannot be called; says why.
     """
     path = Path(path)
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidOption(
-                f"The program {str(path)!r} is larger than {MAX_FILE_BYTES >> 20} MiB; give less."
-            )
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise InvalidOption(
-            f"The program {str(path)!r} cannot be read ({error}); give an MLIR file, or a program's name."
-        ) from error
+    if path.exists() and not path.is_file():
+        raise InvalidOption(f"The program {str(path)!r} cannot be read: it is no file; give an MLIR file.")
+    text = read_module(path, MAX_FILE_BYTES)
     return program_from_text(
         text, re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem) or "program", function, str(path)
     )
+
+
+def read_module(path: Path, max_bytes: int) -> str:
+    """The text of an MLIR file, or of what a pipe gives.
+
+    Raises:
+        InvalidOption: it cannot be read, or is larger than ``max_bytes``; says which.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+        text = None if len(data) > max_bytes else data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidOption(f"The program {str(path)!r} is no text; give an MLIR file.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidOption(
+            f"The program {str(path)!r} cannot be read: {reason}; give an MLIR file."
+        ) from error
+    if text is None:
+        raise InvalidOption(f"The program {str(path)!r} is larger than {max_bytes >> 20} MiB; give less.")
+    return text
 
 
 def program_from_text(text: str, name: str, function: str | None = None, where: str = "") -> UserTask:
@@ -172,9 +188,8 @@ def program_from_text(text: str, name: str, function: str | None = None, where: 
     try:
         reply, adopted = worker.request({"op": "adopt", "function": function}, text.encode(), 30.0)
     except WorkerFailed as error:
-        raise InvalidOption(
-            f"The program {where!r} cannot be read: MLIR's parser fails on it ({error})."
-        ) from error
+        reason = "takes too long" if isinstance(error, WorkerSilent) else "crashes"
+        raise InvalidOption(f"The program {where!r} cannot be read: MLIR's parser {reason}.") from error
     if "error" in reply:
         raise InvalidOption(f"The program {where!r} {reply['error']}.")
     arguments = [

@@ -19,10 +19,13 @@ def bounds(
         str | None,
         typer.Argument(help="A task id such as gemm/f32/m512n512k512; not with --program.", metavar="TASK"),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads that a kernel may use.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that the task may use.")] = 1,
     profile: Annotated[
         str | None,
-        typer.Option(help="A published profile's name or a profile file; this machine's if left out."),
+        typer.Option(
+            help="A published profile's name or a profile file; this machine's if left out.",
+            metavar="NAME|FILE",
+        ),
     ] = None,
     flushed: Annotated[bool, typer.Option("--flushed", help="Caches are flushed before each call.")] = False,
     plot: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from solgym.commands.terminal import open_console
+from solgym.commands.terminal import open_console, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,43 +26,53 @@ def compile_for_gpu(
     what: Annotated[
         str, typer.Argument(help="A task id of a program, or an MLIR file.", metavar="TASK|FILE.mlir")
     ],
-    chip: Annotated[str, typer.Option(help="Architecture to compile for: sm_80 or sm_90.")] = "sm_90",
+    chip: Annotated[str, typer.Option(help="Architecture to compile for.", metavar="sm_80|sm_90")] = "sm_90",
     function: Annotated[
-        str | None, typer.Option(help="The function to compile, where a file has several.")
+        str | None,
+        typer.Option(help="The function to compile, where a file has several.", metavar="NAME"),
     ] = None,
     passes: Annotated[
-        str, typer.Option(help="Actions to apply first, separated by commas.", metavar="A,B,...")
+        str,
+        typer.Option(
+            help="Actions to apply first, separated by commas; `solgym list --actions` names them.",
+            metavar="A,B,C",
+        ),
     ] = "",
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Write kernel.ptx and host_steps.json here.", metavar="DIR")
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Write kernel.ptx and host_steps.json here.", metavar="DIR")
     ] = Path(),
 ) -> None:
     """Compile a program for an NVIDIA GPU; nothing is run, so none is needed."""
-    from solgym.commands.opt import _named
+    from solgym.commands.opt import apply_actions, named_actions
     from solgym.envs.mlir_passes.client import PassFailure, default_pass_worker
     from solgym.envs.mlir_passes.gpu_code import CHIPS, GpuCode
     from solgym.envs.mlir_passes.ptxas import assemble, find_ptxas
     from solgym.errors import InvalidOption
-    from solgym.hardware.profile_store import write_atomically
+    from solgym.hardware.atomic_files import write_all_atomically
 
     if chip not in CHIPS:
         raise InvalidOption(f"there is no chip {chip!r} to compile for; give {' or '.join(CHIPS)}")
+    if out.exists() and not out.is_dir():
+        raise InvalidOption(f"{out} is a file; --out takes the folder that the results go to")
+    actions = named_actions(passes)
     source = _source(what, function)
-    answer = default_pass_worker().gpu(source, _named(passes), chip)
+    apply_actions(default_pass_worker(), source, actions)
+    answer = default_pass_worker().gpu(source, actions, chip)
     if isinstance(answer, PassFailure):
         raise InvalidOption(f"{source.id} cannot be compiled for {chip}: {answer.error}")
     code = GpuCode.from_json(answer)
     ptxas = find_ptxas()
     resources = None if ptxas is None else assemble(code.ptx, chip, ptxas)
-    write_atomically(output / "kernel.ptx", code.ptx)
-    write_atomically(output / "host_steps.json", json.dumps(code.host_json(), indent=1) + "\n")
+    host_steps = json.dumps(code.host_json(), indent=1) + "\n"
+    write_all_atomically({out / "kernel.ptx": code.ptx, out / "host_steps.json": host_steps})
 
     console = open_console()
     console.print(f"[bold]{source.id}[/] for {chip}", highlight=False)
-    console.print(_table(code, resources))
+    print_table(console, _table(code, resources))
     temporary = sum(buffer.bytes for buffer in code.buffers if buffer.kind != "argument")
     console.print(
-        f"{code.launches} launches a run, {temporary} bytes of device memory besides the arguments",
+        f"{code.launches} {'launch' if code.launches == 1 else 'launches'} a run, "
+        f"{temporary:,} bytes of device memory besides the arguments",
         highlight=False,
     )
     if ptxas is None:
@@ -71,7 +81,7 @@ def compile_for_gpu(
             highlight=False,
         )
     console.print(
-        f"kernel.ptx and host_steps.json are in {output}", highlight=False, soft_wrap=True, markup=False
+        f"kernel.ptx and host_steps.json are in {out}", highlight=False, soft_wrap=True, markup=False
     )
 
 
@@ -81,7 +91,7 @@ def _source(what: str, function: str | None) -> ModuleSource:
     from solgym.errors import InvalidOption
 
     path = Path(what)
-    if path.suffix == ".mlir" or path.is_file():
+    if path.suffix == ".mlir" or path.exists():
         return load_program(path, function)
     if function is not None:
         raise InvalidOption("--function names a function of an MLIR file; leave it out for a task id")
@@ -91,12 +101,12 @@ def _source(what: str, function: str | None) -> ModuleSource:
 def _table(code: GpuCode, resources: Mapping[str, KernelResources] | None) -> Table:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("kernel", "grid", "block", "parameters"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading != "parameters", min_width=len(heading))
     if resources is not None:
-        for heading in ("registers", "spilt bytes", "shared bytes"):
-            table.add_column(heading, justify="right")
+        for heading in ("registers", "spilt B", "shared B"):
+            table.add_column(heading, justify="right", no_wrap=True)
     for kernel in code.kernels:
         row = [kernel.name, _extents(kernel.grid), _extents(kernel.block), ", ".join(kernel.parameters)]
         if resources is not None:

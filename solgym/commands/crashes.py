@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from solgym.commands.terminal import open_console
+from solgym.commands.terminal import open_console, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,36 +45,48 @@ def list_crashes(
         bool, typer.Option("--all", help=f"All of them, not only the last {LISTED}.")
     ] = False,
     status: Annotated[
-        str | None, typer.Option(help="Only those of a status: crashed, timeout, wrong_result, ...")
+        str | None,
+        typer.Option(help="Only those of a status: crashed, timeout, wrong_result, ...", metavar="STATUS"),
     ] = None,
 ) -> None:
     """List failures, the newest last."""
     from solgym.envs.mlir_passes.crash_log import crash_log_path, read_crashes
+    from solgym.errors import InvalidOption
+    from solgym.hardware.measurement import Status
 
+    if status is not None and status not in list(Status):
+        raise InvalidOption(f"there is no status {status!r}; give one of {', '.join(Status)}")
+    known = read_crashes()
     records = [
         (number, record)
-        for number, record in enumerate(read_crashes(), start=1)
+        for number, record in enumerate(known, start=1)
         if status is None or record.status.value == status
     ]
     console = open_console()
     if not records:
-        console.print(f"nothing has failed here, as far as {crash_log_path()} knows", highlight=False)
+        text = f"nothing has failed here, as far as {crash_log_path()} knows"
+        if known:
+            text = f"nothing has ended in {status}, of {len(known)} in {crash_log_path()}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("N", justify="right", no_wrap=True)
     table.add_column("when", no_wrap=True)
-    table.add_column("program", overflow="fold")
+    table.add_column("program", no_wrap=True)
     table.add_column("status", no_wrap=True)
-    table.add_column("action", overflow="fold")
+    table.add_column("action", no_wrap=True)
     table.add_column("after", justify="right", no_wrap=True)
     shown = records if everything else records[-LISTED:]
     for number, record in shown:
         when = record.time[:16].replace("T", " ")
         row = (record.program, record.status.value, record.action, str(len(record.actions)))
         table.add_row(str(number), when, *map(Text, row))
-    console.print(table)
+    print_table(console, table)
     if len(shown) < len(records):
-        console.print(f"\n{len(records) - len(shown)} older ones are left out, see --all", highlight=False)
+        console.print(
+            f"\n{len(records) - len(shown)} older ones are left out, see `solgym crashes list --all`",
+            highlight=False,
+        )
 
 
 @crashes.command()
@@ -96,7 +108,7 @@ def show(number: Number) -> None:
 
 @crashes.command()
 def minimise(number: Number, seconds: Seconds = 120.0) -> None:
-    """Find a shorter sequence and smaller extents that fail alike; exit code 1 if it fails no more."""
+    """Find a shorter sequence and smaller extents that fail alike; exit code 1 if nothing fails now."""
     console = open_console()
     _print(_smaller(_record(number), seconds, console), console)
 
@@ -114,20 +126,18 @@ def export(
     With --seconds it is minimised first. Exit code 1 if it does not fail any more.
     """
     from solgym.envs.mlir_passes.crash_study import open_study
-    from solgym.hardware.profile_store import write_atomically
+    from solgym.hardware.atomic_files import write_all_atomically
 
     record = _record(number)
     folder = out if out is not None else Path(f"crash-{number}")
     console = open_console()
     failure = _smaller(record, seconds, console)
-    with open_study() as study:
+    with open_study() as study, console.status("looking for the action to blame"):
         exported = study.export(failure)
     module = folder / "module.mlir"
-    write_atomically(module, exported.module)
-    files = [module]
+    files = {module: exported.module}
     if exported.after is not None:
-        files.append(folder / "wrong.mlir")
-        write_atomically(files[-1], exported.after)
+        files[folder / "wrong.mlir"] = exported.after
     commands = _commands(module, exported.blamed, exported.pipeline)
     description = {
         "program": failure.task.id,
@@ -139,11 +149,11 @@ def export(
         "commands": commands,
         "versions": record.versions,
     }
-    files.append(folder / "failure.json")
-    write_atomically(files[-1], json.dumps(description, indent=1) + "\n")
+    files[folder / "failure.json"] = json.dumps(description, indent=1) + "\n"
+    write_all_atomically(files)
     _print(failure, console)
-    console.print(f"blamed    {exported.blamed}", highlight=False)
-    console.print(f"written   {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
+    for line in (f"blamed    {exported.blamed}", f"written   {', '.join(map(str, files))}"):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for command in commands:
         console.print(command, highlight=False, markup=False, soft_wrap=True)
 
@@ -173,7 +183,8 @@ def _smaller(record: CrashRecord, seconds: float, console: Console) -> Failure:
     from solgym.envs.mlir_passes.crash_study import open_study
 
     with open_study() as study:
-        failure = study.repeat(record)
+        with console.status("repeating it"):
+            failure = study.repeat(record)
         if failure is None:
             console.print("it does not fail any more", highlight=False)
             raise typer.Exit(GONE)

@@ -150,7 +150,6 @@ def _mlir() -> Finding:
     from solgym.envs.mlir_passes.client import PassFailure, PassWorker
     from solgym.envs.mlir_passes.programs import PROGRAMS, parse_task
     from solgym.errors import UnsupportedTarget
-    from solgym.hardware.measurement import Status
 
     try:
         version = importlib.metadata.version("torch-mlir")
@@ -162,7 +161,7 @@ def _mlir() -> Finding:
         task = parse_task(next(iter(PROGRAMS.values())).default_task_id)
         made = worker.view(task, ["canonicalize"])
     except UnsupportedTarget as error:
-        made = PassFailure(Status.CRASHED, str(error))
+        return Finding("MLIR", State.BROKEN, f"torch-mlir {version}", str(error))
     finally:
         worker.close()
     if isinstance(made, PassFailure):

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from solgym.commands.terminal import open_console
+from solgym.commands.terminal import open_console, print_table
 from solgym.errors import InvalidOption
 
 __all__ = ["list_environments"]
@@ -16,13 +16,22 @@ __all__ = ["list_environments"]
 
 def list_environments(
     name: Annotated[
-        str | None, typer.Argument(help="Only environments, kernels and programs with this in their name.")
+        str | None,
+        typer.Argument(help="Only what has this in its name, or in what it computes.", metavar="NAME"),
     ] = None,
     tasks: Annotated[bool, typer.Option("--tasks", help="List the tasks of each, train and test.")] = False,
+    actions: Annotated[
+        bool, typer.Option("--actions", help="List the pass catalogue of MLIRPasses instead.")
+    ] = False,
 ) -> None:
-    """List the environments, or with --tasks what each can be asked to do."""
+    """List the environments, with --tasks what each can be asked to do, or the passes of MLIRPasses."""
     from solgym.envs.registration import environments
 
+    if actions:
+        if tasks:
+            raise InvalidOption("give either --tasks or --actions")
+        _list_actions(name)
+        return
     chosen = [
         environment
         for environment in environments()
@@ -43,14 +52,30 @@ def list_environments(
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("environment", no_wrap=True)
-    table.add_column("train", justify="right")
-    table.add_column("test", justify="right")
-    table.add_column("what it computes")
+    table.add_column("train", justify="right", no_wrap=True)
+    table.add_column("test", justify="right", no_wrap=True)
+    table.add_column("what it computes", min_width=16)
     for environment in chosen:
-        counts = str(len(environment.train)), str(len(environment.test))
+        counts = (str(len(tasks)) if tasks else "" for tasks in (environment.train, environment.test))
         table.add_row(environment.id, *counts, Text(environment.summary))
-    console.print(table)
-    console.print(
-        "\nThe numbers count named tasks, see --tasks. Any other shape works too: `solgym tune` --task.",
-        highlight=False,
-    )
+    print_table(console, table)
+    console.print("\nThe numbers count named tasks, see --tasks; any other shape works too.", highlight=False)
+
+
+def _list_actions(name: str | None) -> None:
+    from solgym.envs.mlir_passes.catalogue import ACTIONS
+
+    chosen = [
+        action
+        for action in ACTIONS
+        if name is None or name.lower() in f"{action.name} {action.level} {action.summary}".lower()
+    ]
+    if not chosen:
+        raise InvalidOption(f"no action has {name!r} in its name; `solgym list --actions` names them all")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("action", no_wrap=True)
+    table.add_column("level", no_wrap=True)
+    table.add_column("what it does", min_width=16)
+    for action in chosen:
+        table.add_row(action.name, action.level, Text(action.summary))
+    print_table(open_console(), table)

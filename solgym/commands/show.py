@@ -22,15 +22,17 @@ def show(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="A candidate's file (JSON), or a task id for its untouched form; --program needs neither.",
-            metavar="FILE|TASK",
+            help="A candidate's file (JSON), the folder of a run for its best one, or a task id for its "
+            "untouched form; --program needs none.",
+            metavar="FILE|DIR|TASK",
         ),
     ] = None,
     form: Annotated[
         str | None,
         typer.Option(
             "--as",
-            help="nest (loop nest), llvm or asm of a schedule; mlir, untouched, llvm or asm of passes.",
+            help="Of a schedule: nest (loop nest, if left out), llvm, asm. Of passes: mlir (if left out), "
+            "llvm, asm.",
             metavar="FORM",
         ),
     ] = None,
@@ -43,7 +45,7 @@ def show(
     program: ProgramOption = None,
     function: FunctionOption = None,
 ) -> None:
-    """Print what a candidate makes of its task, or the task itself."""
+    """Print what a schedule or pass sequence makes of its task, or the untouched task."""
     from solgym.errors import IllegalSchedule, InvalidOption
 
     data = None if what is None else _data(what)
@@ -81,7 +83,7 @@ def _print_steps(env: TuningEnv[Any], candidate: Candidate, form: str | None) ->
         raise InvalidOption(f"--steps prints one form; leave out --as, or give --as {usual}")
     for label, text in env.history_of(candidate):
         typer.echo(f"{'//' if usual == 'mlir' else '#'} {label}")
-        typer.echo(f"{text}\n")
+        typer.echo(f"{text.removesuffix(chr(10))}\n")
 
 
 def _print_form(env: TuningEnv[Any], candidate: Candidate, form: str | None) -> None:
@@ -91,7 +93,7 @@ def _print_form(env: TuningEnv[Any], candidate: Candidate, form: str | None) -> 
     chosen = next(iter(forms)) if form is None else form
     if chosen not in forms:
         raise InvalidOption(f"there is no form {form!r} here; give --as {', '.join(forms)}")
-    typer.echo(forms[chosen])
+    typer.echo(forms[chosen].removesuffix("\n"))
 
 
 def _data(what: str) -> dict[str, Any] | None:
@@ -99,6 +101,10 @@ def _data(what: str) -> dict[str, Any] | None:
     from solgym.errors import InvalidSchedule
 
     path = Path(what)
+    if path.is_dir():
+        path /= "best.json"  # of a run
+        if not path.is_file():
+            raise InvalidSchedule(f"the folder {what} has no best.json; give a run's, or a candidate's file")
     if not path.is_file():
         if path.suffix or path.exists():
             raise InvalidSchedule(f"there is no file {what}; give a candidate's file or a task id")
@@ -106,7 +112,7 @@ def _data(what: str) -> dict[str, Any] | None:
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidSchedule(f"cannot read {what} ({error}); give a candidate as JSON") from error
+        raise InvalidSchedule(f"cannot read {path} ({error}); give a candidate as JSON") from error
     if not isinstance(data, dict):
         raise InvalidSchedule(f"{what} holds no candidate, which is a JSON object with version and task")
     return data

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from solgym.baselines.trace import Option
     from solgym.envs.base import TuningEnv
 
-__all__ = ["EnvOption", "FunctionOption", "ProgramOption", "open_task", "program_options"]
+__all__ = ["EnvOption", "FunctionOption", "ProgramOption", "check_program", "open_task", "program_options"]
+
+OWN_PROGRAM = "MLIRPasses-v0"
 
 EnvOption = Annotated[
     str | None,
@@ -26,7 +28,8 @@ ProgramOption = Annotated[
     Path | None, typer.Option(help="The MLIR file of MLIRPasses-v0, a program of your own.", metavar="FILE")
 ]
 FunctionOption = Annotated[
-    str | None, typer.Option(help="The function of --program; main if left out.", metavar="NAME")
+    str | None,
+    typer.Option(help="The function of --program to run; its only public one if left out.", metavar="NAME"),
 ]
 
 
@@ -40,6 +43,16 @@ def program_options(program: Path | None, function: str | None) -> dict[str, Opt
         return {}
     given: dict[str, Option] = {"program": str(program.absolute())}
     return given if function is None else {**given, "function": function}
+
+
+def check_program(env_id: str, options: Mapping[str, Option]) -> None:
+    """Raise InvalidOption if an environment lacks a program of the user's, or has no use for one."""
+    from solgym.errors import InvalidOption
+
+    if "program" in options and env_id != OWN_PROGRAM:
+        raise InvalidOption(f"--program goes with {OWN_PROGRAM}, not with {env_id}")
+    if "program" not in options and env_id == OWN_PROGRAM:
+        raise InvalidOption(f"{OWN_PROGRAM} runs a program of your own; give its file as --program")
 
 
 def open_task(
@@ -68,11 +81,21 @@ def open_task(
     if env is not None and env not in families:
         env_id = env
     elif options:
-        env_id = "MLIRPasses-v0"
-    elif task_id is not None:
-        env_id = environment_of(task_id, env).id
+        env_id = OWN_PROGRAM
+    elif task_id is None:
+        where = "" if env is None else f"; {env} is a family"
+        raise InvalidOption(
+            f"give a task id such as gemm/f32/m512n512k512, or --env with an environment, or --program{where}"
+        )
+    elif task_id in {environment.id for environment in environments()}:
+        raise InvalidOption(
+            f"{task_id} is an environment, not a task; give --env {task_id} for its default task"
+        )
+    elif task_id.startswith("user/"):
+        raise InvalidOption(f"{task_id} is a program of your own; give its file as --program too")
     else:
-        raise InvalidOption("give a task id such as gemm/f32/m512n512k512, or --env, or --program")
+        env_id = environment_of(task_id, env).id
+    check_program(env_id, options or {})
     made = make_env(env_id, task=task_id, threads=threads, options=options)
     made.choose_task()
     return made

@@ -6,12 +6,15 @@ import codecs
 import sys
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
-__all__ = ["open_console", "tolerate_any_encoding"]
+__all__ = ["open_console", "print_table", "tolerate_any_encoding"]
 
 NARROWEST = 20
 """Widths below this are no terminal's: they stand for one that does not say how wide it is."""
 USUAL_WIDTH = 80
+WIDEST = 10_000
 
 _PLAIN = {"µ": "u", "±": "+-", "×": "x", "…": "...", "→": "->"}
 
@@ -30,6 +33,23 @@ def open_console(stderr: bool = False) -> Console:
     if made.width < NARROWEST:
         made.width = USUAL_WIDTH
     return made
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table with all that is in it: where the terminal is too narrow for the columns that do not
+    wrap, lines run over its edge, instead of columns that shrink to nothing.
+    """
+    unbounded = console.options.update(max_width=WIDEST)
+    for column in table.columns:
+        widths = [Measurement.get(console, unbounded, cell) for cell in (column.header, *column.cells)]
+        least = max(width.maximum if column.no_wrap else width.minimum for width in widths)
+        column.min_width = max(least, column.min_width or 0)
+    width = console.width
+    console.width = max(width, Measurement.get(console, unbounded, table).minimum)
+    try:
+        console.print(table)
+    finally:
+        console.width = width
 
 
 def tolerate_any_encoding() -> None:

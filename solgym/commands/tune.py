@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from solgym.commands.tasks import FunctionOption, ProgramOption, program_options
+from solgym.commands.tasks import FunctionOption, ProgramOption, check_program, program_options
 from solgym.commands.terminal import open_console
 
 __all__ = ["tune"]
@@ -18,7 +18,12 @@ NOTHING_FOUND = 1
 
 
 def tune(
-    env: Annotated[str, typer.Argument(help="An environment id such as KernelDSL-GEMM-v0.", metavar="ENV")],
+    env: Annotated[
+        str,
+        typer.Argument(
+            help="An environment id such as KernelDSL-GEMM-v0 or MLIRPasses-Gemm-v0.", metavar="ENV"
+        ),
+    ],
     tuner: Annotated[str, typer.Option(help="The search method.")] = "random",
     mode: Annotated[
         str | None,
@@ -33,19 +38,27 @@ def tune(
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="How long to try candidates.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seeds: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Candidates to try first, as JSON: a best.json, or a list of such. Can be repeated.",
+            metavar="FILE",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results; runs/... if left out.", metavar="DIR")
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="A task id; the environment's default if left out.", metavar="ID")
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads that candidates run on.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads that kernels run on; programs run on one.")] = 1,
     program: ProgramOption = None,
     function: FunctionOption = None,
 ) -> None:
     """Search for a fast schedule or pass sequence. The same command again continues an interrupted run."""
     from solgym.baselines.budget import Budget
     from solgym.baselines.console import ConsoleListener
+    from solgym.baselines.initial import check_initial, read_initial
     from solgym.baselines.peer_timing import time_numpy
     from solgym.baselines.report import comparison, comparison_table, write_report
     from solgym.baselines.runner import make_env
@@ -63,9 +76,15 @@ def tune(
     # Mistakes show before the machine is calibrated, which takes a while.
     check_tuner(tuner, seed)
     mode = env_class(env).check_mode(mode)
+    check_program(env, options)
+    initial = read_initial(seeds or (), env_class(env).read_candidate)
     with closing(make_env(env, task=task, threads=threads, options=options)) as made:
         chosen = None if task is None and program is None else made.tasks[0]
-    folder = out if out is not None else _default_folder(env, chosen, tuner, mode, seed, threads)
+        if len(made.tasks) == 1:
+            check_initial(initial, made.tasks[0])
+    folder = (
+        out if out is not None else _default_folder(env, chosen, tuner, mode, seed, threads, bool(initial))
+    )
     check_folder(folder)
     calibrated_profile(console)
     try:
@@ -80,6 +99,7 @@ def tune(
                 task=task,
                 threads=threads,
                 options=options,
+                initial=initial,
                 listener=listener,
             )
             listener.stage("timing numpy")
@@ -105,8 +125,11 @@ def tune(
         console.print(f"{name:<10} {path}", highlight=False, soft_wrap=True)
 
 
-def _default_folder(env: str, task: str | None, tuner: str, mode: str, seed: int, threads: int) -> Path:
+def _default_folder(
+    env: str, task: str | None, tuner: str, mode: str, seed: int, threads: int, begins_with_seeds: bool
+) -> Path:
     parts = [tuner, mode, f"seed{seed}", *([f"{threads}threads"] if threads > 1 else [])]
+    parts += ["seeds"] if begins_with_seeds else []
     named = env if task is None else task.replace("/", "-")
     if task is not None and not env.startswith("KernelDSL-"):
         named = f"{env}-{named}"  # kernels and programs may have equal task ids

@@ -24,6 +24,7 @@ from solgym.errors import (
     UnsupportedTarget,
 )
 from solgym.hardware.measurement import Measurement, MeasurePolicy, Status
+from solgym.hardware.target import Failure
 from tests.envs.fakes import BASELINE_S, PROFILE, FakeTarget
 
 TASK = "gemm/f32/m60n60k60"
@@ -163,6 +164,20 @@ def test_a_baseline_that_fails_counts_as_the_time_limit():
     _, info = env.reset(seed=0)
     assert info["baseline_s"] == 100.0
     assert env.baseline.status is Status.TIMEOUT
+
+
+def test_a_baseline_whose_compiler_ran_out_of_time_is_compiled_again():
+    class Busy(FakeTarget):
+        fingerprint = "busy"
+        failures = 2
+
+        def compile(self, candidate, task):
+            if self.failures:
+                self.failures -= 1
+                return Failure(Status.TIMEOUT, "the machine was busy")
+            return super().compile(candidate, task)
+
+    assert make(target=Busy()).reset(seed=0)[1]["baseline_s"] == BASELINE_S
 
 
 def test_a_baseline_that_something_disturbs_is_measured_again():

@@ -64,16 +64,16 @@ def move(state, index):
 
 
 def test_episodes_have_at_most_max_steps_legal_actions_and_never_finish_early():
-    source = EpisodeSource(Counted(), move, lambda _: np.arange(7), max_steps=3)
+    source = EpisodeSource(Counted(), move, lambda _: np.arange(7), max_steps=3, actions=7)
     rng = np.random.default_rng(0)
     drawn = [source.draw(rng) for _ in range(200)]
     assert {len(actions) for actions in drawn} == {1, 2, 3}
     assert {action for actions in drawn for action in actions} == {2, 6}
     assert source.enumerate() is None
     with pytest.raises(InvalidOption, match="max_steps"):
-        EpisodeSource(Counted(), move, lambda _: np.arange(7), max_steps=0)
+        EpisodeSource(Counted(), move, lambda _: np.arange(7), max_steps=0, actions=7)
 
 
 def test_an_episode_ends_where_nothing_is_legal():
-    source = EpisodeSource(Counted(), lambda *_: Move(None), lambda _: np.arange(4), max_steps=3)
+    source = EpisodeSource(Counted(), lambda *_: Move(None), lambda _: np.arange(4), max_steps=3, actions=4)
     assert source.draw(np.random.default_rng(0)) == ()

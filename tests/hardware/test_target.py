@@ -14,6 +14,7 @@ from solgym.hardware.pool import WorkerPool
 from solgym.hardware.target import (
     Artifact,
     Candidate,
+    CompilationFailed,
     CpuTarget,
     Failure,
     LoweredKernel,
@@ -95,6 +96,22 @@ def test_a_refused_candidate_is_illegal(target: CpuTarget) -> None:
     measurement = target.evaluate(candidate, AddTask(), QUICK)
     assert measurement.status is Status.ILLEGAL
     assert measurement.error == "loop i is parallel; only serial loops unroll"
+
+
+def test_a_compiler_that_ran_out_of_time_is_asked_again(target: CpuTarget) -> None:
+    @dataclass(frozen=True)
+    class Late(Counting):
+        def lower(self, task: Task, target: TargetSpec) -> LoweredKernel:
+            if not self.calls:
+                self.calls.append(task.id)
+                raise CompilationFailed(Status.TIMEOUT, "the machine was busy")
+            return super().lower(task, target)
+
+    candidate = Late(add_candidate())
+    first = target.compile(candidate, AddTask())
+    assert isinstance(first, Failure)
+    assert first.status is Status.TIMEOUT
+    assert isinstance(target.compile(candidate, AddTask()), Artifact)
 
 
 @pytest.mark.parametrize("ir", ["this is not LLVM IR", "define void @kernel(ptr %a) { ret i32 0 }"])

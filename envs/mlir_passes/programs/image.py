@@ -290,7 +290,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="box_blur",
         env_id="BoxBlur",
-        summary="Mean of 3 x 3 neighbours, as sums along rows, sums along columns and a scaling.",
+        summary="Mean of 3 x 3 neighbours, as sums along rows, sums along columns and a scaling",
         suite="ML",
         split="train",
         extents=("h", "w"),
@@ -306,7 +306,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="gaussian_blur",
         env_id="GaussianBlur",
-        summary="5 x 5 binomial filter, weights 1 4 6 4 1 over 16 along rows, then along columns.",
+        summary="5 x 5 binomial filter, weights 1 4 6 4 1 over 16 along rows, then along columns",
         suite="ML",
         split="train",
         extents=("h", "w"),
@@ -322,7 +322,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="unsharp_mask",
         env_id="UnsharpMask",
-        summary="Sharpening: Y = X + 0.75 (X - blurred X), blurred by weights 1 2 1 over 4 each way.",
+        summary="Sharpening: Y = X + 0.75 (X - blurred X), blurred by weights 1 2 1 over 4 each way",
         suite="ML",
         split="test",
         extents=("h", "w"),
@@ -338,7 +338,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="sobel",
         env_id="Sobel",
-        summary="Magnitude of the gradient by Sobel's 3 x 3 filters: Y = sqrt(G_x^2 + G_y^2).",
+        summary="Magnitude of the gradient by Sobel's 3 x 3 filters: Y = sqrt(G_x^2 + G_y^2)",
         suite="ML",
         split="train",
         extents=("h", "w"),
@@ -355,7 +355,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="harris",
         env_id="Harris",
-        summary="Harris's corners: Y = det M - 0.04 trace(M)^2, M 3 x 3 sums of products of gradients.",
+        summary="Harris's corners: Y = det M - 0.04 trace(M)^2, M 3 x 3 sums of products of gradients",
         suite="ML",
         split="test",
         extents=("h", "w"),
@@ -371,7 +371,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="pyramid",
         env_id="Pyramid",
-        summary="Two levels of an image pyramid: Y is the mean of 2 x 2 pixels of X, Z that of Y.",
+        summary="Two levels of an image pyramid: Y is the mean of 2 x 2 pixels of X, Z that of Y",
         suite="ML",
         split="train",
         extents=("h", "w"),
@@ -387,7 +387,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="rgb_to_gray",
         env_id="RgbToGray",
-        summary="Luma of interleaved red, green and blue: Y = 0.299 R + 0.587 G + 0.114 B.",
+        summary="Luma of interleaved red, green and blue: Y = 0.299 R + 0.587 G + 0.114 B",
         suite="ML",
         split="train",
         extents=("h", "w"),

@@ -237,7 +237,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="batch_matmul",
         env_id="BatchMatmul",
-        summary="Products of a batch of matrices: C[b] = A[b] B[b].",
+        summary="Products of a batch of matrices: C[b] = A[b] B[b]",
         suite="ML",
         split="train",
         extents=("b", "m", "n", "k"),
@@ -253,7 +253,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="gemv",
         env_id="Gemv",
-        summary="Matrix times vector: y = A x.",
+        summary="Matrix times vector: y = A x",
         suite="ML",
         split="train",
         extents=("m", "n"),
@@ -268,7 +268,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="gemv_transposed",
         env_id="GemvTransposed",
-        summary="Transposed matrix times vector: y = A^T x.",
+        summary="Transposed matrix times vector: y = A^T x",
         suite="ML",
         split="train",
         extents=("m", "n"),
@@ -283,7 +283,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="matmul_transposed_b",
         env_id="MatmulTransposedB",
-        summary="Matrix product with the second matrix transposed: C = A B^T.",
+        summary="Matrix product with the second matrix transposed: C = A B^T",
         suite="ML",
         split="test",
         extents=("m", "n", "k"),
@@ -298,7 +298,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="bias_relu_matmul",
         env_id="BiasReluMatmul",
-        summary="Dense layer: Y = max(X W + bias, 0).",
+        summary="Dense layer: Y = max(X W + bias, 0)",
         suite="ML",
         split="train",
         extents=("m", "n", "k"),
@@ -314,7 +314,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="gelu_mlp",
         env_id="GeluMlp",
-        summary="Two dense layers with a GELU between: Y = gelu(X W1 + b1) W2 + b2, gelu in its tanh form.",
+        summary="Two dense layers with a GELU between: Y = gelu(X W1 + b1) W2 + b2, gelu in its tanh form",
         suite="ML",
         split="train",
         extents=("m", "d", "h"),
@@ -330,7 +330,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="swiglu",
         env_id="Swiglu",
-        summary="Gated dense layer: Y = swish(X G) * (X U), swish(g) = g / (1 + exp(-g)).",
+        summary="Gated dense layer: Y = swish(X G) * (X U), swish(g) = g / (1 + exp(-g))",
         suite="ML",
         split="test",
         extents=("m", "n", "k"),
@@ -346,7 +346,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="attention",
         env_id="Attention",
-        summary="One head of attention: O = softmax(Q K^T / sqrt(d)) V, softmax of each row.",
+        summary="One head of attention: O = softmax(Q K^T / sqrt(d)) V, softmax of each row",
         suite="ML",
         split="train",
         extents=("n", "d"),

@@ -314,7 +314,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="softmax",
         env_id="Softmax",
-        summary="Softmax of each row: Y[i, j] = exp(X[i, j] - m[i]) / sum_k exp(X[i, k] - m[i]), m: maxima.",
+        summary="Softmax of each row: Y[i, j] = exp(X[i, j] - m[i]) / sum_k exp(X[i, k] - m[i]), m: maxima",
         suite="ML",
         split="train",
         extents=("m", "n"),
@@ -330,7 +330,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="layernorm",
         env_id="Layernorm",
-        summary="Layer normalisation: Y = (X - mean) / sqrt(variance + 1e-5) * gain + bias, along each row.",
+        summary="Layer normalisation: Y = (X - mean) / sqrt(variance + 1e-5) * gain + bias, along each row",
         suite="ML",
         split="train",
         extents=("m", "n"),
@@ -347,7 +347,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="rmsnorm",
         env_id="Rmsnorm",
-        summary="Root-mean-square normalisation: Y = X / sqrt(mean(X^2) + 1e-5) * gain, along each row.",
+        summary="Root-mean-square normalisation: Y = X / sqrt(mean(X^2) + 1e-5) * gain, along each row",
         suite="ML",
         split="test",
         extents=("m", "n"),
@@ -363,7 +363,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="residual_layernorm",
         env_id="ResidualLayernorm",
-        summary="Residual connection, then layer normalisation: S = A + B, Y = layernorm(S) * gain + bias.",
+        summary="Residual connection, then layer normalisation: S = A + B, Y = layernorm(S) * gain + bias",
         suite="ML",
         split="train",
         extents=("m", "n"),
@@ -379,7 +379,7 @@ PROGRAMS: tuple[Program, ...] = (
         name="batch_norm_inference",
         env_id="BatchNormInference",
         summary="Batch normalisation with known statistics, NCHW: "
-        "Y = (X - mean) / sqrt(variance + 1e-5) * gain + bias, by channel.",
+        "Y = (X - mean) / sqrt(variance + 1e-5) * gain + bias, by channel",
         suite="ML",
         split="train",
         extents=("n", "c", "h", "w"),
@@ -395,7 +395,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="elementwise_chain",
         env_id="ElementwiseChain",
-        summary="Five elementwise steps: D = max((A + B) * C, 0)^2 - A.",
+        summary="Five elementwise steps: D = max((A + B) * C, 0)^2 - A",
         suite="ML",
         split="train",
         extents=("m", "n"),
@@ -411,7 +411,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="transpose",
         env_id="Transpose",
-        summary="Transposed matrix: B = A^T.",
+        summary="Transposed matrix: B = A^T",
         suite="ML",
         split="train",
         extents=("m", "n"),
@@ -426,7 +426,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="transpose_4d",
         env_id="Transpose4d",
-        summary="From NCHW to NHWC: Y[n, h, w, c] = X[n, c, h, w].",
+        summary="From NCHW to NHWC: Y[n, h, w, c] = X[n, c, h, w]",
         suite="ML",
         split="test",
         extents=("n", "c", "h", "w"),
@@ -441,7 +441,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="row_reduction",
         env_id="RowReduction",
-        summary="Euclidean norm of each row: norm[i] = sqrt(sum_j A[i, j]^2).",
+        summary="Euclidean norm of each row: norm[i] = sqrt(sum_j A[i, j]^2)",
         suite="ML",
         split="train",
         extents=("m", "n"),
@@ -457,7 +457,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="column_reduction",
         env_id="ColumnReduction",
-        summary="Mean and variance of each column: variance[j] = sum_i (A[i, j] - mean[j])^2 / m.",
+        summary="Mean and variance of each column: variance[j] = sum_i (A[i, j] - mean[j])^2 / m",
         suite="ML",
         split="train",
         extents=("m", "n"),

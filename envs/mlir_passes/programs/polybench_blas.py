@@ -220,7 +220,7 @@ def _gemver_reference(
 GEMVER = Program(
     name="gemver",
     env_id="Gemver",
-    summary="A = A + u1 v1' + u2 v2'; x = beta A' y + z; w = alpha A x",
+    summary="A = A + u1 v1^T + u2 v2^T; x = beta A^T y + z; w = alpha A x",
     suite="PolyBench",
     split="train",
     extents=("n",),
@@ -427,7 +427,7 @@ def _syrk_flops(extents: Extents) -> int:
 SYRK = Program(
     name="syrk",
     env_id="Syrk",
-    summary="C = alpha A A' + beta C on the lower triangle",
+    summary="C = alpha A A^T + beta C on the lower triangle",
     suite="PolyBench",
     split="train",
     extents=("n", "m"),
@@ -502,7 +502,7 @@ def _syr2k_flops(extents: Extents) -> int:
 SYR2K = Program(
     name="syr2k",
     env_id="Syr2k",
-    summary="C = alpha (A B' + B A') + beta C on the lower triangle",
+    summary="C = alpha (A B^T + B A^T) + beta C on the lower triangle",
     suite="PolyBench",
     split="test",
     extents=("n", "m"),
@@ -559,7 +559,7 @@ def _trmm_reference(extents: Extents, a: Matrix, b: Matrix) -> tuple[Matrix, ...
 TRMM = Program(
     name="trmm",
     env_id="Trmm",
-    summary="B = alpha A' B in place, A unit lower triangular",
+    summary="B = alpha A^T B in place, A unit lower triangular",
     suite="PolyBench",
     split="train",
     extents=("m", "n"),

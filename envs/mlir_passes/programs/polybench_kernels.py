@@ -208,7 +208,7 @@ def _atax_arguments(extents: Extents) -> tuple[Argument, ...]:
 ATAX = Program(
     name="atax",
     env_id="Atax",
-    summary="y = A' (A x)",
+    summary="y = A^T (A x)",
     suite="PolyBench",
     split="train",
     extents=("m", "n"),
@@ -268,7 +268,7 @@ def _bicg_arguments(extents: Extents) -> tuple[Argument, ...]:
 BICG = Program(
     name="bicg",
     env_id="Bicg",
-    summary="s = A' r; q = A p",
+    summary="s = A^T r; q = A p",
     suite="PolyBench",
     split="train",
     extents=("n", "m"),
@@ -369,7 +369,7 @@ def _mvt_arguments(extents: Extents) -> tuple[Argument, ...]:
 MVT = Program(
     name="mvt",
     env_id="Mvt",
-    summary="x1 = x1 + A y1; x2 = x2 + A' y2",
+    summary="x1 = x1 + A y1; x2 = x2 + A^T y2",
     suite="PolyBench",
     split="train",
     extents=("n",),
@@ -478,7 +478,7 @@ def _moments_flops(extents: Extents) -> int:
 CORRELATION = Program(
     name="correlation",
     env_id="Correlation",
-    summary="corr = Z' Z, where Z has the columns of data, centred and scaled to length one",
+    summary="corr = Z^T Z, where Z has the columns of data, centred and scaled to length one",
     suite="PolyBench",
     split="train",
     extents=("m", "n"),
@@ -559,7 +559,7 @@ def _covariance_reference(extents: Extents, data: Matrix) -> tuple[Matrix, ...]:
 COVARIANCE = Program(
     name="covariance",
     env_id="Covariance",
-    summary="cov = X' X / (n - 1), where X has the columns of data less their means",
+    summary="cov = X^T X / (n - 1), where X has the columns of data less their means",
     suite="PolyBench",
     split="test",
     extents=("m", "n"),

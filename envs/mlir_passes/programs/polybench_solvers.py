@@ -857,7 +857,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="floyd_warshall",
         env_id="FloydWarshall",
-        summary="all shortest paths: path[i, j] = min(path[i, j], path[i, k] + path[k, j]), k by k",
+        summary="All shortest paths: path[i, j] = min(path[i, j], path[i, k] + path[k, j]), k by k",
         suite="PolyBench",
         split="train",
         extents=("n",),
@@ -874,7 +874,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="nussinov",
         env_id="Nussinov",
-        summary="the most pairs of complementary bases without crossings, in every stretch of a sequence",
+        summary="The most pairs of complementary bases without crossings, in every stretch of a sequence",
         suite="PolyBench",
         split="test",
         extents=("n",),

@@ -532,7 +532,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="adi",
         env_id="Adi",
-        summary="the heat equation by alternating directions: tridiagonal systems along columns, then rows",
+        summary="The heat equation by alternating directions: tridiagonal systems along columns, then rows",
         suite="PolyBench",
         split="train",
         extents=("steps", "n"),
@@ -564,7 +564,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="heat_3d",
         env_id="Heat3d",
-        summary="the heat equation in three dimensions, from A to B and back",
+        summary="The heat equation in three dimensions, from A to B and back",
         suite="PolyBench",
         split="test",
         extents=("steps", "n"),
@@ -580,7 +580,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="jacobi_1d",
         env_id="Jacobi1d",
-        summary="the mean of a point and its two neighbours, from A to B and back",
+        summary="The mean of a point and its two neighbours, from A to B and back",
         suite="PolyBench",
         split="train",
         extents=("steps", "n"),
@@ -596,7 +596,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="jacobi_2d",
         env_id="Jacobi2d",
-        summary="the mean of a point and its four neighbours, from A to B and back",
+        summary="The mean of a point and its four neighbours, from A to B and back",
         suite="PolyBench",
         split="train",
         extents=("steps", "n"),
@@ -613,7 +613,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         name="seidel_2d",
         env_id="Seidel2d",
-        summary="the mean of a point and its eight neighbours, in place",
+        summary="The mean of a point and its eight neighbours, in place",
         suite="PolyBench",
         split="test",
         extents=("steps", "n"),

@@ -17,7 +17,7 @@ from solgym.envs.mlir_passes.crash_log import (
     read_crashes,
     record_failure,
 )
-from solgym.envs.mlir_passes.crash_study import open_study
+from solgym.envs.mlir_passes.crash_study import Failure, Study, open_study
 from solgym.envs.mlir_passes.programs import parse_task
 from solgym.envs.mlir_passes.sequence import PassSequence
 from solgym.envs.mlir_passes.user_program import UserTask
@@ -190,3 +190,22 @@ def test_a_candidate_that_crashes_when_compiled_is_kept_too():
     (found,) = read_crashes()
     assert isinstance(found, CrashRecord)
     assert (found.actions, found.action) == (SEGFAULT, FINISH)
+
+
+def test_the_action_to_blame_is_found_in_few_runs(monkeypatch):
+    """A run that does not end takes ten seconds, and a sequence may have two hundred actions."""
+    actions = tuple(f"action{i}" for i in range(200))
+    wrong = Failure(parse_task("gemm/f32/m8n8k8"), actions, RUN, Status.TIMEOUT, "")
+    runs = []
+
+    def run(_, task, prefix):
+        runs.append(prefix)
+        return wrong if "action137" in prefix else None
+
+    monkeypatch.setattr(Study, "_run", run)
+    monkeypatch.setattr(Study, "_text", lambda *_: "module")
+    monkeypatch.setattr("solgym.envs.mlir_passes.crash_study.ACTION_INDEX", dict.fromkeys(actions, 0))
+    with open_study() as study:
+        exported = study.export(wrong)
+    assert exported.blamed == "action137"
+    assert len(runs) < 12

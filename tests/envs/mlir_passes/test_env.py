@@ -19,6 +19,7 @@ from solgym.envs.mlir_passes.programs import PROGRAMS, SUITES
 from solgym.envs.mlir_passes.sequence import PassSequence
 from solgym.envs.registration import environments
 from solgym.errors import InvalidOption, InvalidSchedule, UnknownTask
+from solgym.hardware.measurement import Measurement, Status
 from tests.envs.mlir_passes.settings import QUIET, SMALL_TASKS
 
 FAMILY = [environment for environment in environments() if environment.family == "MLIRPasses"]
@@ -327,3 +328,39 @@ def test_the_manual_holds_the_tables():
         assert f"\n| `{level}` |" in manual
     for name in inspect.signature(MLIRPassesEnv).parameters:
         assert name == "arguments" or f"\n* `{name}`:" in manual
+
+
+def test_every_float_mode_and_code_generator_has_a_baseline_of_its_own():
+    modes = ({}, {"float_mode": "strict"}, {"jit": "mlir"})
+    baselines = []
+    for more in modes:
+        env = make(task="gemm/f32/m21n22k23", **more).unwrapped
+        env.reset(seed=0)
+        baselines.append(env.baseline)
+    assert len({id(baseline) for baseline in baselines}) == 3
+
+
+def test_a_candidate_that_is_none_is_refused():
+    env = make().unwrapped
+    env.reset(seed=0)
+    for actions in (("canonicalize",) * 201, ("a\nb",), ("finish",), (1,)):
+        with pytest.raises(InvalidSchedule):
+            env.evaluate(PassSequence(env.task.id, actions))
+    with pytest.raises(InvalidSchedule, match="float_mode"):
+        env.evaluate(PassSequence(env.task.id, (), float_mode="fast"))
+
+
+def test_an_expert_that_fails_leaves_what_was_measured(monkeypatch):
+    env = make(fallback="expert", reward_at="end").unwrapped
+    env.reset(seed=0)
+    failed = Measurement.failed(Status.WRONG_RESULT, "on purpose")
+    monkeypatch.setattr(env, "evaluate", lambda candidate: failed)
+    act(env, "bufferize")
+    for _ in range(3):
+        _, reward, terminated, _, info = act(env, "affine-tile-8")
+    assert terminated
+    assert reward == -1.0
+    assert info["fallback"]
+    assert info["status"] == "wrong_result"
+    assert PassSequence.from_json(info["candidate"]).actions == ()
+    assert info["speedup"] == 1.0

@@ -4,7 +4,7 @@ from torch_mlir import ir
 
 from solgym.envs.mlir_passes.affine_loops import affine_loops, may_tile
 from solgym.envs.mlir_passes.catalogue import ACTION_INDEX, ACTIONS
-from solgym.envs.mlir_passes.facts import facts_of, level_of, mask_of, refusal
+from solgym.envs.mlir_passes.facts import MAX_OPERATIONS, facts_of, level_of, mask_of, refusal
 from solgym.envs.mlir_passes.structured import linalg_operations
 from tests.envs.mlir_passes.running import apply_all
 
@@ -179,7 +179,19 @@ def test_a_triangular_loop_is_not_vectorised():
         }
       }""")
     assert refused(parsed(text), "affine-vectorize-8") is not None
-    assert refused(parsed(text), "affine-copy-32k") is not None
+    assert refused(parsed(text), "affine-coalesce") is not None
+
+
+@pytest.mark.parametrize("subscript", ["%j * 2", "31 - %j", "%j floordiv 2"])
+def test_a_loop_with_a_stride_is_not_vectorised(subscript):
+    text = copy(0, 32).replace("%x = affine.load %A[%i, %j]", f"%x = affine.load %A[%i, {subscript}]")
+    assert refused(parsed(text), "affine-vectorize-8") is not None
+
+
+def test_nothing_is_fused_or_vectorised_after_loops_were_joined():
+    module = after(copy(0, 64), "affine-coalesce")
+    assert "known to misread" in refused(module, "affine-tile-32")
+    assert refused(module, "affine-vectorize-8") is not None
 
 
 def test_a_tiled_loop_is_vectorised_within_its_tiles():
@@ -245,13 +257,13 @@ def test_empty_tensors_stay_where_an_argument_is_read_and_overwritten():
 
 
 def test_a_module_at_the_size_limit_takes_no_action_but_finish():
-    body = "\n".join("  %a" + str(i) + " = arith.constant 1.0 : f32" for i in range(4000))
+    body = "\n".join("  %a" + str(i) + " = arith.constant 1.0 : f32" for i in range(MAX_OPERATIONS))
     facts = facts_of(parsed("func.func @main() {\n" + body + "\n  return\n}"))
     assert list(np.flatnonzero(mask_of(facts, ()))) == [0]
 
 
 def test_unrolling_stops_before_the_size_limit():
-    body = "\n".join(f"%v{i} = arith.addf %x, %x : f32" for i in range(1500))
+    body = "\n".join(f"%v{i} = arith.addf %x, %x : f32" for i in range(3 * MAX_OPERATIONS // 8))
     text = loops(f"""
       affine.for %i = 0 to 64 {{
         %x = affine.load %A[%i, %i] : memref<64x64xf32>

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from solgym.envs.mlir_passes import client
 from solgym.envs.mlir_passes.catalogue import ACTION_INDEX, ACTIONS
 from solgym.envs.mlir_passes.client import ModuleView, PassFailure, PassWorker
 from solgym.envs.mlir_passes.programs import parse_task
@@ -99,6 +100,20 @@ def test_a_hang_is_a_timeout_and_the_next_question_is_answered(worker):
     assert isinstance(worker.step(GEMM, (), "canonicalize"), ModuleView)
 
 
+def test_a_slow_pass_is_a_timeout_however_many_passes_came_before():
+    # Several hundred accesses, which the analysis compares in pairs: that takes seconds.
+    before = (*["affine-unroll-8"] * 3, *["cse"] * 100)
+    worker = PassWorker(pass_timeout_s=0.5)
+    try:
+        failure = worker.step(
+            parse_task("jacobi_2d/f32/steps4n130"), before, "affine-scalar-replacement", enforce_masks=False
+        )
+    finally:
+        worker.close()
+    assert isinstance(failure, PassFailure)
+    assert failure.status is Status.TIMEOUT
+
+
 def test_a_crash_is_told_and_logged_and_the_next_question_is_answered():
     told = []
     worker = PassWorker(on_failure=lambda *what: told.append(what))
@@ -181,3 +196,82 @@ def test_workers_end_with_their_owner():
             break
         time.sleep(0.05)
     assert not os.path.exists(f"/proc/{process}")
+
+
+def test_a_worker_killed_while_it_is_told_of_a_program_is_replaced(worker):
+    text(worker, GEMM, ())
+    process = worker._process.pid
+    os.kill(process, signal.SIGSTOP)
+    threading.Timer(0.1, os.kill, (process, signal.SIGKILL)).start()
+    assert isinstance(worker.view(JACOBI, ()), ModuleView)
+
+
+def test_a_worker_killed_while_it_starts_is_started_again(worker, monkeypatch):
+    made = []
+
+    class Killed(client.ServerProcess):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            if not made:
+                os.kill(self.pid, signal.SIGKILL)
+            made.append(self.pid)
+
+    monkeypatch.setattr(client, "ServerProcess", Killed)
+    assert isinstance(worker.view(GEMM, ()), ModuleView)
+    assert len(made) == 2
+
+
+def test_a_worker_replaced_between_two_messages_is_told_again(worker, monkeypatch):
+    before = text(worker, GEMM, LOWERED)
+    introduce, losses = worker._introduce, [True]
+
+    def introduce_and_lose(source):
+        introduce(source)
+        if losses:
+            losses.pop()
+            worker.close()
+
+    monkeypatch.setattr(worker, "_introduce", introduce_and_lose)
+    assert text(worker, GEMM, LOWERED) == before
+
+
+def test_a_worker_that_has_grown_is_replaced_before_it_is_asked(worker, monkeypatch):
+    before = text(worker, GEMM, LOWERED)
+    monkeypatch.setattr(client, "RESIDENT_MAX_BYTES", 1)
+    assert text(worker, GEMM, LOWERED) == before
+    assert text(worker, JACOBI, ()) != before
+    assert worker.starts == 3
+
+
+def test_a_module_that_cannot_be_described_is_no_crash_of_an_action():
+    told = []
+    worker = PassWorker(on_failure=lambda *what: told.append(what))
+    nested = "scf.if %t {\n" * 3000 + "}\n" * 3000
+    task = UserTask("nested", f"func.func @f() {{ %t = arith.constant true\n{nested} return }}", "f", ())
+    try:
+        assert isinstance(worker.view(task, ()), PassFailure)
+        assert told == []
+    finally:
+        worker.close()
+
+
+CONVOLUTION = parse_task("conv2d_nhwc/f32/n4h5w6f9c8")
+
+
+@pytest.mark.parametrize("task_id", [CONVOLUTION.id, "conv1d/f32/n2w9f5c3", "gaussian_blur/f32/h9w9"])
+def test_convolutions_are_rewritten_where_they_can_be(worker, task_id):
+    task = parse_task(task_id)
+    for actions in ((), ("generalize",), ("tile-contraction-m1-n8-k1",)):
+        for name in ("convolution-to-matmul", "decompose-convolution"):
+            if worker.why_not(task, actions, name) is None:
+                assert isinstance(worker.step(task, actions, name), ModuleView), (actions, name)
+    is_of_images = task_id == CONVOLUTION.id
+    assert (worker.why_not(task, (), "convolution-to-matmul") is None) == is_of_images
+
+
+def test_images_laid_out_in_columns_can_be_tiled(worker):
+    for name in ("tile-contraction-m8-n32-k1", "tile-contraction-m32-n32", "tile-contraction-n64"):
+        assert isinstance(
+            worker.step(CONVOLUTION, ("convolution-to-matmul",), name, "mqss", False), ModuleView
+        )
+    assert worker.starts == 1

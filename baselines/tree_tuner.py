@@ -1,0 +1,144 @@
+"""What tuners that search a tree of actions have in common.
+
+They walk through a ``TreeSpace`` from node to node, which is free, and propose the candidates at some of the
+nodes. A candidate that several nodes share is measured once, and what is known of it counts for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from solgym.baselines.proposing import MAX_REPEATS, ProposingTuner
+from solgym.baselines.tuner import cost_of
+from solgym.envs.proposals import ProposalSource
+from solgym.envs.spaces import TreeSpace
+from solgym.errors import InvalidOption
+from solgym.hardware.measurement import Measurement
+from solgym.hardware.target import Candidate
+
+__all__ = ["LevelTuner", "Node", "TreeTuner"]
+
+Node = Any
+"""A node of the space that is searched."""
+
+
+class TreeTuner(ProposingTuner):
+    """Base class of methods over trees: what is known of nodes, walks, and what to do when stuck.
+
+    Where a method has nothing to propose until it is told more, ``ask`` returns fewer than were asked for,
+    but at least one while there is any: then the end of a random episode.
+    """
+
+    def __init__(self, source: ProposalSource, seed: int, *, initial: Sequence[Candidate] = ()) -> None:
+        if not isinstance(source, TreeSpace):
+            raise InvalidOption(
+                f"{type(self).__name__} searches episodes of actions, and these proposals "
+                f"({type(source).__name__}) are none; choose another mode or tuner"
+            )
+        super().__init__(source, seed, initial=initial)
+        self._space: TreeSpace[Node] = source
+        nodes = (self._space.state_of(candidate) for candidate in self._initial)
+        self._given: list[Node] = [node for node in nodes if node is not None]
+        self._costs: dict[str, float] = {}
+        self._proposed_before = 0
+
+    def ask(self, count: int) -> list[Candidate]:
+        """Propose up to ``count`` candidates that were never proposed before."""
+        self._proposed_before = len(self._proposed)
+        return super().ask(count)
+
+    def tell(self, results: Sequence[tuple[Candidate, Measurement]]) -> None:
+        """Learn how proposals did; a failed one costs infinitely much."""
+        for candidate, result in results:
+            self._costs[candidate.digest] = cost_of(result)
+            self._learn(candidate.digest)
+
+    @abstractmethod
+    def _propose(self) -> Candidate | None:
+        """A candidate that was never proposed, or None if the method has none at present."""
+
+    def _learn(self, digest: str) -> None:
+        """Take note that a cost has become known; most methods look costs up when they need them."""
+
+    def _next(self) -> Candidate | None:
+        candidate = self._propose()
+        if candidate is None and len(self._proposed) == self._proposed_before:
+            return self._unseen()
+        return candidate
+
+    # ------------------------------------------------------------------ for the methods
+
+    def _digest(self, node: Node) -> str:
+        return self._space.candidate_at(node).digest
+
+    def _cost(self, node: Node) -> float:
+        """The time of a node's candidate; infinite if it failed or is unknown."""
+        return self._costs.get(self._digest(node), math.inf)
+
+    def _offspring(self, node: Node) -> list[Node]:
+        """The nodes one change of the candidate further, one for each candidate.
+
+        An action that changes the node but not its candidate, such as turning to another loop nest, is
+        followed by one more action.
+        """
+        here = self._digest(node)
+        found: dict[str, Node] = {}
+        for successor in self._successors(node):
+            if self._digest(successor) != here:
+                found.setdefault(self._digest(successor), successor)
+                continue
+            for second in self._successors(successor):
+                found.setdefault(self._digest(second), second)
+        found.pop(here, None)
+        return list(found.values())
+
+    def _successors(self, node: Node) -> Iterator[Node]:
+        for action in self._space.actions(node):
+            successor = self._space.successor(node, action)
+            if successor is not None:
+                yield successor
+
+    def _walk(self, node: Node, steps: int) -> tuple[Node, int]:
+        """Where so many random actions lead, and how many there were before none was left."""
+        for taken in range(steps):
+            actions = self._space.actions(node)
+            tried = (
+                self._space.successor(node, actions[place]) for place in self._rng.permutation(len(actions))
+            )
+            successor = next((found for found in tried if found is not None), None)
+            if successor is None:
+                return node, taken
+            node = successor
+        return node, steps
+
+
+class LevelTuner(TreeTuner):
+    """Base class of methods that need the times of many nodes at once before they go on."""
+
+    def __init__(self, source: ProposalSource, seed: int, *, initial: Sequence[Candidate] = ()) -> None:
+        super().__init__(source, seed, initial=initial)
+        self._levels = self._search()
+        self._level: list[Candidate] = []
+        self._place = 0
+
+    @abstractmethod
+    def _search(self) -> Iterator[list[Node]]:
+        """Yield nodes whose costs are needed next; when asked for more, all of them are known."""
+
+    def _propose(self) -> Candidate | None:
+        for _ in range(MAX_REPEATS):
+            while self._place < len(self._level):
+                candidate = self._level[self._place]
+                self._place += 1
+                if candidate.digest not in self._proposed:
+                    return candidate
+            if any(candidate.digest not in self._costs for candidate in self._level):
+                return None
+            following = next(self._levels, None)
+            if following is None:
+                return None
+            self._level, self._place = [self._space.candidate_at(node) for node in following], 0
+        return None
