@@ -8,33 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from solgym.baselines.tree_tuner import LevelTuner, Node
+from solgym.baselines.tree_tuner import LevelTuner, Place
 
 __all__ = ["Greedy"]
 
 
 class Greedy(LevelTuner):
-    """Goes from a node to its best successor as long as that is faster.
+    """Goes on to the best successor as long as that is faster.
 
     It starts at the initial candidates, the fastest first, then at the root, and after that at the ends of
     random episodes.
     """
 
-    def _search(self) -> Iterator[list[Node]]:
+    def _search(self) -> Iterator[list[Place]]:
         yield self._given
-        for start in (*sorted(self._given, key=self._cost), self._space.root):
-            yield from self._climb(start, self._space.depth)
+        for start in (*sorted(self._given, key=self._cost), self._start):
+            yield from self._climb(start)
         while True:
-            steps = int(self._rng.integers(1, max(self._space.depth, 2)))
-            start, taken = self._walk(self._space.root, steps)
-            yield from self._climb(start, self._space.depth - taken)
+            place = self._start
+            for _ in range(int(self._rng.integers(1, max(self._space.depth, 2)))):
+                place = self._step(place) or place
+            yield from self._climb(place)
 
-    def _climb(self, node: Node, steps: int) -> Iterator[list[Node]]:
-        yield [node]
-        for _ in range(steps):
-            successors = self._offspring(node)
+    def _climb(self, place: Place) -> Iterator[list[Place]]:
+        yield [place]
+        while True:
+            successors = self._offspring(place)
             yield successors
-            best = min(successors, key=self._cost, default=node)
-            if self._cost(best) >= self._cost(node):
+            best = min(successors, key=self._cost, default=place)
+            if self._cost(best) >= self._cost(place):
                 break
-            node = best
+            place = best

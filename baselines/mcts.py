@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from solgym.baselines.proposing import MAX_REPEATS
-from solgym.baselines.tree_tuner import Node, TreeTuner
+from solgym.baselines.tree_tuner import Place, TreeTuner
 from solgym.envs.proposals import ProposalSource
 from solgym.hardware.target import Candidate
 
@@ -20,25 +20,27 @@ FURTHER: Final = 0.5
 
 
 class _Branch:
-    """A node that the search has reached, and how the episodes through it ended.
+    """A place that the search has reached, and how the episodes through it ended.
 
     Attributes:
         untried: actions that were not followed yet, in the order in which they will be; None before the first
             is needed.
         visits: episodes that went through here; those not measured yet count as failed, which keeps a batch
             of proposals apart.
-        logs: logarithms of the times of those that were correct.
+        correct: how many of them were correct.
+        logs: the sum of the logarithms of their times.
+        spent: whether every candidate from here on was proposed.
     """
 
-    def __init__(self, node: Node, depth: int, parent: _Branch | None) -> None:
-        self.node = node
-        self.depth = depth
+    def __init__(self, place: Place, parent: _Branch | None) -> None:
+        self.place = place
         self.parent = parent
         self.children: list[_Branch] = []
         self.untried: list[int] | None = None
         self.visits = 0
         self.correct = 0
         self.logs = 0.0
+        self.spent = False
 
     def path(self) -> Iterator[_Branch]:
         """This branch and those above it."""
@@ -60,18 +62,20 @@ class Mcts(TreeTuner):
 
     def __init__(self, source: ProposalSource, seed: int, *, initial: Sequence[Candidate] = ()) -> None:
         super().__init__(source, seed, initial=initial)
-        self._root = _Branch(self._space.root, 0, None)
+        self._root = _Branch(self._start, None)
         self._open: dict[str, list[_Branch]] = {}
         self._range = (math.inf, -math.inf)
-        for node in self._given:
-            branch = _Branch(node, 0, self._root)
+        for place in self._given:
+            branch = _Branch(place, self._root)
             self._root.children.append(branch)
             self._visit(branch)
-            self._open.setdefault(self._digest(node), []).append(branch)
+            self._open.setdefault(self._digest(place), []).append(branch)
 
     def _propose(self) -> Candidate | None:
         for _ in range(MAX_REPEATS):
             branch = self._selected()
+            if branch is None:
+                break
             candidate = self._rollout(branch)
             self._visit(branch)
             if candidate.digest in self._costs:
@@ -88,40 +92,43 @@ class Mcts(TreeTuner):
 
     def _rollout(self, branch: _Branch) -> Candidate:
         """The candidate at the end of random actions, as few as lead to a new one or some more."""
-        node = branch.node
-        for _ in range(branch.depth, self._space.depth):
-            is_new = self._digest(node) not in self._proposed
+        place = branch.place
+        while True:
+            is_new = self._digest(place) not in self._proposed
             if is_new and (branch.visits or self._rng.random() >= FURTHER):
                 break
-            node, taken = self._walk(node, 1)
-            if not taken:
+            further = self._step(place)
+            if further is None:
                 break
-        return self._space.candidate_at(node)
+            place = further
+        return self._space.candidate_at(place.node)
 
-    def _selected(self) -> _Branch:
-        """The branch to go on from: a new one, unless the descent ends where none can be added."""
+    def _selected(self) -> _Branch | None:
+        """The branch to go on from, a new one as a rule; None if everything was proposed."""
         branch = self._root
-        while branch.depth < self._space.depth:
-            if branch is not self._root and self._digest(branch.node) not in self._proposed:
-                break
-            if len(branch.children) < math.ceil(math.sqrt(branch.visits + 1)):
+        while not self._root.spent:
+            if branch is not self._root and self._digest(branch.place) not in self._proposed:
+                return branch
+            children = [child for child in branch.children if not child.spent]
+            if not children or len(branch.children) < math.ceil(math.sqrt(branch.visits + 1)):
                 added = self._widened(branch)
                 if added is not None:
                     return added
-            if not branch.children:
-                break
-            branch = max(branch.children, key=self._bound)
-        return branch
+            branch.spent = not children
+            branch = max(children, key=self._bound) if children else self._root
+        return None
 
     def _widened(self, branch: _Branch) -> _Branch | None:
         """A new child, or None if every action was followed or is refused."""
+        if branch.place.taken >= self._space.depth:
+            return None
         if branch.untried is None:
-            actions = self._space.actions(branch.node)
+            actions = self._space.actions(branch.place.node)
             branch.untried = [actions[place] for place in self._rng.permutation(len(actions))]
         while branch.untried:
-            successor = self._space.successor(branch.node, branch.untried.pop())
+            successor = self._space.successor(branch.place.node, branch.untried.pop())
             if successor is not None:
-                branch.children.append(_Branch(successor, branch.depth + 1, branch))
+                branch.children.append(_Branch(Place(successor, branch.place.taken + 1), branch))
                 return branch.children[-1]
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from solgym.baselines.proposing import MAX_REPEATS, ProposingTuner
 from solgym.baselines.tuner import cost_of
@@ -19,10 +19,17 @@ from solgym.errors import InvalidOption
 from solgym.hardware.measurement import Measurement
 from solgym.hardware.target import Candidate
 
-__all__ = ["LevelTuner", "Node", "TreeTuner"]
+__all__ = ["LevelTuner", "Node", "Place", "TreeTuner"]
 
 Node = Any
 """A node of the space that is searched."""
+
+
+class Place(NamedTuple):
+    """A node, and after how many actions an episode has come there."""
+
+    node: Node
+    taken: int
 
 
 class TreeTuner(ProposingTuner):
@@ -40,8 +47,9 @@ class TreeTuner(ProposingTuner):
             )
         super().__init__(source, seed, initial=initial)
         self._space: TreeSpace[Node] = source
+        self._start = Place(self._space.root, 0)
         nodes = (self._space.state_of(candidate) for candidate in self._initial)
-        self._given: list[Node] = [node for node in nodes if node is not None]
+        self._given = [Place(node, 0) for node in nodes if node is not None]
         self._costs: dict[str, float] = {}
         self._proposed_before = 0
 
@@ -71,22 +79,22 @@ class TreeTuner(ProposingTuner):
 
     # ------------------------------------------------------------------ for the methods
 
-    def _digest(self, node: Node) -> str:
-        return self._space.candidate_at(node).digest
+    def _digest(self, place: Place) -> str:
+        return self._space.candidate_at(place.node).digest
 
-    def _cost(self, node: Node) -> float:
-        """The time of a node's candidate; infinite if it failed or is unknown."""
-        return self._costs.get(self._digest(node), math.inf)
+    def _cost(self, place: Place) -> float:
+        """The time of the candidate there; infinite if it failed or is unknown."""
+        return self._costs.get(self._digest(place), math.inf)
 
-    def _offspring(self, node: Node) -> list[Node]:
-        """The nodes one change of the candidate further, one for each candidate.
+    def _offspring(self, place: Place) -> list[Place]:
+        """Where one change of the candidate leads, one place for each candidate.
 
         An action that changes the node but not its candidate, such as turning to another loop nest, is
         followed by one more action.
         """
-        here = self._digest(node)
-        found: dict[str, Node] = {}
-        for successor in self._successors(node):
+        here = self._digest(place)
+        found: dict[str, Place] = {}
+        for successor in self._successors(place):
             if self._digest(successor) != here:
                 found.setdefault(self._digest(successor), successor)
                 continue
@@ -95,24 +103,24 @@ class TreeTuner(ProposingTuner):
         found.pop(here, None)
         return list(found.values())
 
-    def _successors(self, node: Node) -> Iterator[Node]:
-        for action in self._space.actions(node):
-            successor = self._space.successor(node, action)
+    def _successors(self, place: Place) -> Iterator[Place]:
+        if place.taken >= self._space.depth:
+            return
+        for action in self._space.actions(place.node):
+            successor = self._space.successor(place.node, action)
             if successor is not None:
-                yield successor
+                yield Place(successor, place.taken + 1)
 
-    def _walk(self, node: Node, steps: int) -> tuple[Node, int]:
-        """Where so many random actions lead, and how many there were before none was left."""
-        for taken in range(steps):
-            actions = self._space.actions(node)
-            tried = (
-                self._space.successor(node, actions[place]) for place in self._rng.permutation(len(actions))
-            )
-            successor = next((found for found in tried if found is not None), None)
-            if successor is None:
-                return node, taken
-            node = successor
-        return node, steps
+    def _step(self, place: Place) -> Place | None:
+        """Where a random action leads, or None if there is none."""
+        if place.taken >= self._space.depth:
+            return None
+        actions = self._space.actions(place.node)
+        for index in self._rng.permutation(len(actions)):
+            successor = self._space.successor(place.node, actions[index])
+            if successor is not None:
+                return Place(successor, place.taken + 1)
+        return None
 
 
 class LevelTuner(TreeTuner):
@@ -122,17 +130,17 @@ class LevelTuner(TreeTuner):
         super().__init__(source, seed, initial=initial)
         self._levels = self._search()
         self._level: list[Candidate] = []
-        self._place = 0
+        self._next_in_level = 0
 
     @abstractmethod
-    def _search(self) -> Iterator[list[Node]]:
-        """Yield nodes whose costs are needed next; when asked for more, all of them are known."""
+    def _search(self) -> Iterator[list[Place]]:
+        """Yield places whose costs are needed next; when asked for more, all of them are known."""
 
     def _propose(self) -> Candidate | None:
         for _ in range(MAX_REPEATS):
-            while self._place < len(self._level):
-                candidate = self._level[self._place]
-                self._place += 1
+            while self._next_in_level < len(self._level):
+                candidate = self._level[self._next_in_level]
+                self._next_in_level += 1
                 if candidate.digest not in self._proposed:
                     return candidate
             if any(candidate.digest not in self._costs for candidate in self._level):
@@ -140,5 +148,8 @@ class LevelTuner(TreeTuner):
             following = next(self._levels, None)
             if following is None:
                 return None
-            self._level, self._place = [self._space.candidate_at(node) for node in following], 0
+            self._level, self._next_in_level = (
+                [self._space.candidate_at(place.node) for place in following],
+                0,
+            )
         return None

@@ -103,7 +103,8 @@ def test_it_neither_warns_nor_reports_nor_changes_how_loud_optuna_is(capfd):
     state = np.random.get_state()[1].tolist()  # noqa: NPY002  others may use it
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        searched(Bowl(), 30, initial=[Bowl().candidate(Bowl.best)], batch=4)
+        space = Bowl()
+        searched(space, 30, initial=[space.candidate(space.best)], batch=4)
     after = (optuna.logging.get_verbosity(), logging.getLogger().level, list(logging.getLogger().handlers))
     assert before == after
     assert state == np.random.get_state()[1].tolist()  # noqa: NPY002

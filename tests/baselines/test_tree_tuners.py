@@ -184,9 +184,9 @@ def test_a_failed_episode_counts_less_than_any_correct_one_that_is_not_the_slowe
     space = Corridor()
     tuner = Mcts(space, 0)
     told(tuner, space, 60)
-    children = {branch.node.actions: branch for branch in tuner._root.children}
+    children = {branch.place.node.actions: branch for branch in tuner._root.children}
     assert tuner._bound(children[(1,)]) > 0
-    failing = next((child for child in children[(2,)].children if child.node.actions == (2, 2)), None)
+    failing = next((child for child in children[(2,)].children if child.place.node.actions == (2, 2)), None)
     assert failing is None or failing.correct == 0
 
 
@@ -199,7 +199,7 @@ def test_the_second_episode_through_a_branch_ends_there():
     while waiting:
         branch = waiting.pop()
         waiting += branch.children
-        assert branch.visits < 2 or branch.node.candidate.digest in proposed
+        assert branch.visits < 2 or branch.place.node.candidate.digest in proposed
 
 
 def test_initial_candidates_are_branches_of_the_root():
@@ -207,7 +207,7 @@ def test_initial_candidates_are_branches_of_the_root():
     given = space.candidate((1, 3, 2))
     tuner = Mcts(space, 0, initial=[given])
     told(tuner, space, 30)
-    (branch,) = (child for child in tuner._root.children if child.node.actions == (1, 3, 2))
+    (branch,) = (child for child in tuner._root.children if child.place.node.actions == (1, 3, 2))
     assert branch.visits > 1
     assert branch.correct > 0
 

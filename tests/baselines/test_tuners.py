@@ -30,8 +30,7 @@ def proposed(trials):
     return [candidate.to_json() for candidate, _ in trials]
 
 
-@pytest.mark.parametrize("kind", SPACES)
-@pytest.mark.parametrize("name", VECTOR_TUNERS)
+@pytest.mark.parametrize(("name", "kind"), [p for p in PAIRS if p[0] not in ("random", "exhaustive")])
 def test_the_optimum_is_found_within_an_eighth_of_the_space(name, kind):
     # Random search manages that with probability 1/8, so three in a row are no luck.
     space = SPACES[kind]()
@@ -217,8 +216,15 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", ["random", *VECTOR_TUNERS])
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        (name, family)
+        for name, kind in PAIRS
+        for family in (("knobs",) if kind == "vectors" else ("primitive", "passes"))
+        if name != "exhaustive"
+    ],
+)
 def test_every_family_is_searched(name, family):
     env_id, task, mode, budget = FAMILIES[family]
     env = gym.make(env_id, task=task, max_steps=8, **QUIET).unwrapped
@@ -244,7 +250,7 @@ def test_every_family_is_searched(name, family):
     env.close()
 
 
-@pytest.mark.parametrize("name", ["random", *VECTOR_TUNERS])
+@pytest.mark.parametrize("name", ["random", *VECTOR_TUNERS, "opentuner", "tpe"])
 def test_four_hundred_knob_settings_are_different_schedules(name):
     env = gym.make("KernelDSL-GEMM-v0", **QUIET).unwrapped
     env.choose_task()

@@ -1,12 +1,16 @@
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from torch_mlir import ir, passmanager
 
 from solgym.envs.mlir_passes.catalogue import ACTION_INDEX, ACTIONS, LEVELS
+from solgym.envs.mlir_passes.client import ModuleView, default_pass_worker
 from solgym.envs.mlir_passes.facts import PRECONDITIONS
+from solgym.envs.mlir_passes.programs import parse_task
 from solgym.envs.mlir_passes.transforms import GENERATORS
 
 CONTEXT = ir.Context()
@@ -46,3 +50,15 @@ def test_an_action_is_one_pipeline_or_one_script_and_parses(action):
 def test_the_catalogue_is_read_without_mlir():
     code = "import sys, solgym.envs.mlir_passes.catalogue; sys.exit('torch_mlir' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+WITNESSES = json.loads(Path(__file__).with_name("witnesses.json").read_text())
+"""For each action a program of the suite and the actions after which it has something to do there."""
+
+
+@pytest.mark.parametrize("action", [action.name for action in ACTIONS if action.name != "finish"])
+def test_every_action_changes_something_somewhere_in_the_suite(action):
+    task_id, before = WITNESSES[action]
+    view = default_pass_worker().step(parse_task(task_id), before.split(), action)
+    assert isinstance(view, ModuleView), view
+    assert view.changed
