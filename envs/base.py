@@ -313,15 +313,20 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self._require_episode()
         return self._last
 
-    def evaluate(self, candidate: Candidate) -> Measurement:
+    def evaluate(self, candidate: Candidate, known: Measurement | None = None) -> Measurement:
         """Compile, check and time any candidate of the current task; the episode does not change.
 
         Counts as a measurement and can become ``best``. Failures are values.
+
+        Args:
+            candidate: what to try.
+            known: an earlier measurement of this task, which is the result if the candidate turns out to be
+                the same machine code.
         """
         self._require_open()
         self._measurements_used += 1
         measurement = evaluate(
-            self.target, candidate, self.task, self.policy, self._input_seed, self.bound.time_s
+            self.target, candidate, self.task, self.policy, self._input_seed, self.bound.time_s, known
         )
         if measurement.ok:
             best = self.best
@@ -357,7 +362,7 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self._task = self._make_task(self.tasks[drawn] if chosen.task is None else chosen.task)
         baseline = self._baseline_of_task()
         self._state = self._measured = self._untouched()
-        self._last = baseline.measurement
+        self._last = self._in_force = baseline.measurement
         self._timing = self._start = Timing(baseline.time_s, baseline.time_s, self.bound)
         self._steps, self._running = 0, True
         self._attempts.clear()
@@ -478,8 +483,8 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         return ""
 
     def _evaluate_state(self) -> Measurement:
-        """Measure the state in force."""
-        return self.evaluate(self._state.candidate)
+        """Measure the state in force; the same machine code as before is not timed again."""
+        return self.evaluate(self._state.candidate, self._in_force)
 
     @property
     def _is_pending(self) -> bool:
@@ -495,6 +500,7 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
     def _adopt(self, state: StateT, measurement: Measurement) -> None:
         assert measurement.time_s is not None
         self._state = self._measured = state
+        self._in_force = measurement
         self._timing = Timing(measurement.time_s, self._timing.baseline_s, self._timing.bound)
 
     def _earned(self, before: Timing, failed: bool) -> float:

@@ -27,7 +27,7 @@ from solgym.envs.mlir_passes.llvm_text import readable_by_llvmlite
 from solgym.envs.mlir_passes.modes import ArgumentShape, FloatMode, Jit
 from solgym.hardware.jit import host_cpu
 
-__all__ = ["ObjectCode", "assembly_of", "llvm_ir", "machine_code"]
+__all__ = ["ObjectCode", "assembly_of", "compile_ir", "llvm_ir", "machine_code"]
 
 ARENA_MAX_BYTES: Final = 1 << 30
 
@@ -83,9 +83,17 @@ def machine_code(
     """
     if jit == "mlir":
         return _by_execution_engine(*_finished(module, function, arguments, mode))
-    text, workspace = llvm_ir(module, function, arguments, mode)
+    return compile_ir(*llvm_ir(module, function, arguments, mode))
+
+
+def compile_ir(text: str, workspace_bytes: int) -> ObjectCode:
+    """Compile LLVM IR text for this host at O3.
+
+    Raises:
+        CannotFinish: LLVM refuses it.
+    """
     try:
-        return ObjectCode(_optimised_object(text), workspace)
+        return ObjectCode(_optimised_object(text), workspace_bytes)
     except RuntimeError as error:
         raise CannotFinish(f"LLVM refuses the code: {' '.join(str(error).split())[:400]}") from error
 

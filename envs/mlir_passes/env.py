@@ -356,11 +356,11 @@ class MLIRPassesEnv(TuningEnv[PassState]):
                 raise IllegalSchedule(text.error)
             yield f"after step {count}: {candidate.actions[count - 1]}" if count else "untouched", text
 
-    def evaluate(self, candidate: Candidate) -> Measurement:
+    def evaluate(self, candidate: Candidate, known: Measurement | None = None) -> Measurement:
         """Compile, check and time a candidate; what crashes or computes something wrong goes to the crash
         log.
         """
-        measurement = super().evaluate(candidate)
+        measurement = super().evaluate(candidate, known)
         if measurement.status in (Status.WRONG_RESULT, Status.CRASHED, Status.TIMEOUT, Status.RUNTIME_ERROR):
             self._log(candidate, measurement)
         return measurement

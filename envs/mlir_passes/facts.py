@@ -488,7 +488,12 @@ def refusal(action: PassAction, facts: Facts, history: tuple[str, ...]) -> str |
 
 def mask_of(facts: Facts, history: tuple[str, ...]) -> NDArray[np.bool_]:
     """Which actions are offered, of shape (number of actions,)."""
-    holds = {name: check(facts) for name, (check, _) in PRECONDITIONS.items()}
     if facts.operations > MAX_OPERATIONS:
         return np.array([action.name == "finish" for action in ACTIONS])
-    return np.array([all(holds[need] for need in action.needs) for action in ACTIONS])
+    fails = np.array([not check(facts) for check, _ in PRECONDITIONS.values()])
+    refused: NDArray[np.bool_] = (_NEEDS & fails).any(axis=1)
+    return ~refused
+
+
+_NEEDS: Final = np.array([[name in action.needs for name in PRECONDITIONS] for action in ACTIONS])
+"""Of shape (number of actions, number of preconditions): which action has which."""

@@ -20,7 +20,7 @@ from torch_mlir import ir
 
 from solgym.envs.mlir_passes.apply import PassFailed, apply_action
 from solgym.envs.mlir_passes.catalogue import ACTION_INDEX, ACTIONS
-from solgym.envs.mlir_passes.codegen import ObjectCode, assembly_of, llvm_ir, machine_code
+from solgym.envs.mlir_passes.codegen import ObjectCode, assembly_of, compile_ir, llvm_ir, machine_code
 from solgym.envs.mlir_passes.entry_point import ENTRY
 from solgym.envs.mlir_passes.facts import MAX_OPERATIONS, Facts, facts_of, level_of, mask_of, refusal
 from solgym.envs.mlir_passes.features import module_part, mqss, survey
@@ -38,7 +38,7 @@ OPERATIONS_MAX: Final = 200_000
 REPEATING: Final = 3.0
 """Times that an action may take where it is applied again, after it has succeeded once."""
 
-OBJECTS_MAX: Final = 32
+OBJECTS_MAX: Final = 64
 """Object files that are kept, as different sequences often give the same module."""
 
 _OTHER_FILL: Final = 0x3D
@@ -59,13 +59,14 @@ class _Program:
 
 
 class _State:
-    """A module and what is known of it."""
+    """A module and what is known of it; what ``before`` knows is taken over where the text is the same."""
 
-    def __init__(self, module: ir.Operation, actions: tuple[str, ...]) -> None:
+    def __init__(self, module: ir.Operation, actions: tuple[str, ...], before: _State | None) -> None:
         self.module = module
         self.actions = actions
-        self.text_digest = hashlib.sha256(str(module).encode()).hexdigest()
-        self.facts: Facts = facts_of(module)
+        self.text_digest = hashlib.sha256(text_of(module).encode()).hexdigest()
+        same = before is not None and before.text_digest == self.text_digest
+        self.facts: Facts = before.facts if before is not None and same else facts_of(module)
         self._features: dict[str, bytes] = {}
 
     def features(self, want: Want) -> bytes:
@@ -77,7 +78,7 @@ class _State:
     def _observed(self, want: Want) -> bytes:
         mask = mask_of(self.facts, self.actions).astype(np.uint8).tobytes()
         if want == "text":
-            return mask + str(self.module).encode()
+            return mask + text_of(self.module).encode()
         surveyed = survey(self.module, detailed=want == "full")
         numbers = mqss(surveyed, level_of(self.facts), "cpu", self.actions)
         if want == "full":
@@ -99,6 +100,7 @@ class Session:
         self._programs: dict[str, _Program] = {}
         self._determined: set[str] = set()
         self._states: OrderedDict[tuple[str, tuple[str, ...]], _State] = OrderedDict()
+        self._operations = 0
         self._objects: OrderedDict[tuple[str, ...], ObjectCode] = OrderedDict()
 
     @property
@@ -139,11 +141,12 @@ class Session:
             if reason is not None:
                 raise Refused(reason)
         after = self._state(key, (*actions, action), self.pass_timeout_s)
+        if after.text_digest == before.text_digest:
+            return self._described(before) | {"changed": False}, before.features(want)
         if after.facts.operations > MAX_OPERATIONS:
             size = after.facts.operations
             raise Refused(f"{action} would make a module of {size} operations, more than {MAX_OPERATIONS}")
-        changed = after.text_digest != before.text_digest
-        return self._described(after) | {"changed": changed}, after.features(want)
+        return self._described(after), after.features(want)
 
     def why_not(self, key: str, actions: tuple[str, ...], action: str) -> str | None:
         """Why an action is not offered in a state, or None if it is."""
@@ -165,10 +168,21 @@ class Session:
             self._objects.move_to_end(name)
             return self._objects[name]
         with self._context, ir.Location.unknown():
-            made = machine_code(state.module, program.function, program.arguments, mode, jit)
+            if jit == "mlir":
+                made = machine_code(state.module, program.function, program.arguments, mode, jit)
+            else:
+                made = self._compiled(*llvm_ir(state.module, program.function, program.arguments, mode))
         self._objects[name] = made
         while len(self._objects) > OBJECTS_MAX:
             self._objects.popitem(last=False)
+        return made
+
+    def _compiled(self, text: str, workspace_bytes: int) -> ObjectCode:
+        """Machine code of LLVM IR, which different modules often have in common."""
+        name = (hashlib.sha256(text.encode()).hexdigest(),)
+        made = self._objects.get(name) or compile_ir(text, workspace_bytes)
+        self._objects[name] = made
+        self._objects.move_to_end(name)
         return made
 
     def run(self, key: str, inputs: bytes, sizes: list[int]) -> bytes:
@@ -204,7 +218,7 @@ class Session:
         """
         program, state = self._programs[key], self._state(key, actions)
         if form == "mlir":
-            return str(state.module)
+            return text_of(state.module)
         with self._context, ir.Location.unknown():
             text, _ = llvm_ir(state.module, program.function, program.arguments, mode)
         return text if form == "llvm" else assembly_of(text)
@@ -235,14 +249,17 @@ class Session:
         if known is not None:
             self._states.move_to_end((key, actions))
             return known
+        before = None
         with self._context, ir.Location.unknown():
             if not actions:
                 module = ir.Module.parse(self._programs[key].text).operation.clone().operation
             else:
-                module = self._state(key, actions[:-1]).module.clone().operation
+                before = self._state(key, actions[:-1])
+                module = before.module.clone().operation
                 self._apply(module, actions[-1], timeout_s or REPEATING * self.pass_timeout_s)
-            made = _State(module, actions)
+            made = _State(module, actions, before)
         self._states[key, actions] = made
+        self._operations += made.facts.operations
         self._forget_old()
         return made
 
@@ -257,10 +274,10 @@ class Session:
 
     def _forget_old(self) -> None:
         while len(self._states) > 1 and (
-            len(self._states) > MODULES_MAX
-            or sum(state.facts.operations for state in self._states.values()) > OPERATIONS_MAX
+            len(self._states) > MODULES_MAX or self._operations > OPERATIONS_MAX
         ):
-            self._states.popitem(last=False)
+            _, old = self._states.popitem(last=False)
+            self._operations -= old.facts.operations
 
 
 def _require_determined(name: str, one: bytes, other: bytes) -> None:
@@ -279,3 +296,9 @@ def _require_determined(name: str, one: bytes, other: bytes) -> None:
             f"computes {name} from memory that it has not written, or not the same each time; an argument "
             'that is read needs the role "in" or "inout"'
         )
+
+
+def text_of(module: ir.Operation) -> str:
+    """The module as text. It has been verified before, as printing would do once more."""
+    text: str = module.get_asm(assume_verified=True)
+    return text
