@@ -22,6 +22,7 @@ from solgym.commands.compare import compare
 from solgym.commands.compile import compile_for_gpu
 from solgym.commands.crashes import crashes
 from solgym.commands.doctor import doctor
+from solgym.commands.experiment import experiment
 from solgym.commands.listing import list_environments
 from solgym.commands.opt import opt
 from solgym.commands.replay import replay
@@ -122,6 +123,7 @@ app.command()(show)
 app.command()(tune)
 app.command()(replay)
 app.command()(compare)
+app.command()(experiment)
 app.command()(opt)
 app.add_typer(crashes, name="crashes")
 app.command("compile")(compile_for_gpu)

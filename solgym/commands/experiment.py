@@ -1,0 +1,119 @@
+"""``solgym experiment``: run a grid of methods, tasks and seeds, and compare the methods."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from solgym.commands.terminal import open_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from solgym.baselines.experiment import Cell
+    from solgym.baselines.search import Progress
+
+__all__ = ["experiment"]
+
+
+def experiment(
+    file: Annotated[Path, typer.Argument(help="What to run, as TOML.", metavar="FILE.toml")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder for the runs and results; runs/NAME if left out.", metavar="DIR"
+        ),
+    ] = None,
+) -> None:
+    """Run every method on every task with every seed. The same command again continues where it stopped."""
+    from solgym.baselines.experiment import plan, read_experiment, run_experiment, unfinished
+    from solgym.commands.profiles import calibrated_profile
+
+    console = open_console()
+    asked = read_experiment(file)
+    folder = out if out is not None else Path("runs", asked.name)
+    with console.status("looking at the tasks"):
+        planned = plan(asked)
+        todo = unfinished(planned, folder)
+    skipped = len(planned.cells) - len(todo)
+    finished = f", {skipped} of them finished already" if skipped else ""
+    console.print(
+        f"[bold]{asked.name}[/]  {len(planned.cells)} runs of {asked.limits}{finished}", highlight=False
+    )
+    if todo:
+        calibrated_profile(console)
+    try:
+        with _Bar(console) as bar:
+            comparison, files = run_experiment(
+                planned, folder, command=shlex.join(["solgym", *sys.argv[1:]]), listener=bar
+            )
+    except KeyboardInterrupt:
+        console.print(
+            f"interrupted; everything up to here is in {folder}: repeat the command to go on", highlight=False
+        )
+        raise
+    for note in comparison.notes:
+        console.print(f"[yellow]note:[/] {note}", highlight=False)
+    for name, path in files.items():
+        console.print(f"{name:<21} {path}", highlight=False, soft_wrap=True)
+
+
+class _Bar:
+    """How far the experiment is, and the run that goes on; lines where the output is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = console
+        self._bar = Progress(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+            disable=not console.is_interactive,
+        )
+        self._task = self._bar.add_task("", total=None)
+        self._run = ""
+        self._scale = (1.0, 1.0)
+
+    def __enter__(self) -> _Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+    def cell(self, cell: Cell, number: int, count: int) -> None:
+        """Name the run."""
+        self._run = str(cell)
+        self._bar.update(self._task, completed=number, total=count, description=self._run)
+
+    def done(self, cell: Cell, number: int, count: int) -> None:
+        """Move the bar by a whole run."""
+        self._bar.update(self._task, completed=number, total=count)
+        if not self._console.is_interactive:
+            self._console.print(f"{number}/{count}  {cell}", highlight=False)
+
+    def stage(self, text: str) -> None:
+        """Show what is being done."""
+        self._bar.update(self._task, description=f"{self._run}  {text}".strip())
+
+    def scale(self, task_id: str, baseline_s: float, sol_s: float) -> None:
+        """Remember what scores refer to."""
+        self._scale = (baseline_s, sol_s)
+
+    def progress(self, progress: Progress) -> None:
+        """Show where the run stands."""
+        from solgym.baselines.console import standing
+
+        self._bar.update(self._task, description=f"{self._run}  {standing(progress, *self._scale)}")
+
+    def notice(self, text: str) -> None:
+        """Print a sentence above the bar."""
+        self._console.print(f"[yellow]note:[/] {self._run}: {text}", highlight=False)
