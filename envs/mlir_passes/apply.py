@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
-from torch_mlir import ir, passmanager
+from torch_mlir import ir
 
 from solgym.envs.mlir_passes.catalogue import PassAction
+from solgym.envs.mlir_passes.finishing import run_passes
 from solgym.envs.mlir_passes.transforms import PassFailed, run_transform
 
 __all__ = ["PassFailed", "apply_action", "warm_up"]
-
-
-@functools.cache
-def _pipeline(context: ir.Context, passes: str) -> passmanager.PassManager:
-    return passmanager.PassManager.parse(f"builtin.module({passes})", context)
 
 
 def apply_action(module: ir.Operation, action: PassAction) -> None:
@@ -29,7 +23,7 @@ def apply_action(module: ir.Operation, action: PassAction) -> None:
         PassFailed: a script failed. After either, the module is in no particular state.
     """
     if action.pipeline:
-        _pipeline(module.context, action.pipeline).run(module)
+        run_passes(module, action.pipeline)
     elif action.transform:
         run_transform(module, action.transform)
         module.verify()

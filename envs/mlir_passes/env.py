@@ -193,7 +193,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         self.enforce_masks = enforce_masks
         self.fallback = fallback
         self._recent: deque[int] = deque(maxlen=ACTIONS_SHOWN)
-        self._unchanged = self._fell_back = False
+        self._fell_back = False
         self._bad_rewards = 0
         super().__init__(max_steps=max_steps, **arguments)
         if self.target.spec.threads != 1:
@@ -424,7 +424,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             InvalidOption: besides the reasons given there, a user's own program does not run.
         """
         self._recent.clear()
-        self._unchanged = self._fell_back = False
+        self._fell_back = False
         self._bad_rewards = 0
         begun = super().reset(seed=seed, options=options)
         baseline = self._attempts[0].measurement
@@ -446,8 +446,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         if self._running and self.action_space.contains(action):
             self._recent.append(int(action))
         observation, reward, terminated, truncated, info = super().step(action)
-        self._unchanged = int(action) != 0 and info["status"] == "ok" and self._state is before
-        info["unchanged"] = self._unchanged
+        info["unchanged"] = int(action) != 0 and info["status"] == "ok" and self._state is before
         self._bad_rewards = self._bad_rewards + 1 if reward < FALLBACK_BELOW else 0
         if self.fallback is None or self._bad_rewards < FALLBACK_AFTER or not self._running:
             return observation, reward, terminated, truncated, info

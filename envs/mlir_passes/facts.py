@@ -465,14 +465,8 @@ PRECONDITIONS: Final[dict[str, tuple[Callable[[Facts], bool], str]]] = {
 """By name: whether it holds, and what to say where it does not."""
 
 
-def refusal(action: PassAction, facts: Facts, history: tuple[str, ...]) -> str | None:
-    """Why an action is not offered, in a sentence; None if it is.
-
-    Args:
-        action: the action.
-        facts: of the module.
-        history: the actions applied so far.
-    """
+def refusal(action: PassAction, facts: Facts) -> str | None:
+    """Why an action is not offered on a module of these facts, in a sentence; None if it is."""
     if action.name == "finish":
         return None
     if facts.operations > MAX_OPERATIONS:
@@ -486,7 +480,7 @@ def refusal(action: PassAction, facts: Facts, history: tuple[str, ...]) -> str |
     return None
 
 
-def mask_of(facts: Facts, history: tuple[str, ...]) -> NDArray[np.bool_]:
+def mask_of(facts: Facts) -> NDArray[np.bool_]:
     """Which actions are offered, of shape (number of actions,)."""
     if facts.operations > MAX_OPERATIONS:
         return np.array([action.name == "finish" for action in ACTIONS])

@@ -94,8 +94,8 @@ def lower_to_llvm_dialect(module: ir.Operation) -> ir.Operation:
     return lowered
 
 
-def first_line(error: ir.MLIRError) -> str:
-    """The first message of an MLIR error, on one line."""
+def first_line(error: Exception) -> str:
+    """The beginning of what MLIR's bindings raised, on one line."""
     return " ".join(str(error).split())[:400]
 
 

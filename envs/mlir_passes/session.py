@@ -76,7 +76,7 @@ class _State:
         return self._features[want]
 
     def _observed(self, want: Want) -> bytes:
-        mask = mask_of(self.facts, self.actions).astype(np.uint8).tobytes()
+        mask = mask_of(self.facts).astype(np.uint8).tobytes()
         if want == "text":
             return mask + text_of(self.module).encode()
         surveyed = survey(self.module, detailed=want == "full")
@@ -137,7 +137,7 @@ class Session:
         """
         before = self._state(key, actions)
         if enforce_masks:
-            reason = refusal(ACTIONS[ACTION_INDEX[action]], before.facts, actions)
+            reason = refusal(ACTIONS[ACTION_INDEX[action]], before.facts)
             if reason is not None:
                 raise Refused(reason)
         after = self._state(key, (*actions, action), self.pass_timeout_s)
@@ -150,7 +150,7 @@ class Session:
 
     def why_not(self, key: str, actions: tuple[str, ...], action: str) -> str | None:
         """Why an action is not offered in a state, or None if it is."""
-        return refusal(ACTIONS[ACTION_INDEX[action]], self._state(key, actions).facts, actions)
+        return refusal(ACTIONS[ACTION_INDEX[action]], self._state(key, actions).facts)
 
     def module(self, key: str, actions: tuple[str, ...]) -> ir.Operation:
         """The module after ``actions``; not to be changed."""

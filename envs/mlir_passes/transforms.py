@@ -13,10 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from torch_mlir import ir, passmanager
+from torch_mlir import ir
 from torch_mlir.dialects.transform import interpreter
 
 from solgym.envs.mlir_passes.affine_loops import affine_loops
+from solgym.envs.mlir_passes.finishing import first_line, lower_packs, run_passes
 from solgym.envs.mlir_passes.structured import IMAGE_CONVOLUTIONS, LinalgOperation, linalg_operations
 
 __all__ = [
@@ -71,18 +72,14 @@ def _interpret(module: ir.Operation, lines: Sequence[str]) -> None:
         try:
             interpreter.apply_named_sequence(module, script.body.operations[0], script)
         except (ir.MLIRError, RuntimeError, ValueError) as error:
-            raise PassFailed(_one_line(error)) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
+            raise PassFailed(first_line(error)) from error
 
 
 def _tidy(module: ir.Operation, passes: str) -> None:
     try:
-        passmanager.PassManager.parse(f"builtin.module({passes})", module.context).run(module)
+        run_passes(module, passes)
     except ir.MLIRError as error:
-        raise PassFailed(_one_line(error)) from error
+        raise PassFailed(first_line(error)) from error
 
 
 def _tag(operations: Iterable[ir.Operation]) -> None:
@@ -553,12 +550,10 @@ def _unroll_jam(module: ir.Operation, along: str, factor: str) -> None:
 
 def _lower_packs(module: ir.Operation) -> None:
     """Write packing as padding, reshapes and transposes, as the finishing pipeline does."""
-    from solgym.envs.mlir_passes.finishing import lower_packs as lower
-
     try:
-        lower(module)
+        lower_packs(module)
     except (ir.MLIRError, RuntimeError, ValueError) as error:
-        raise PassFailed(_one_line(error)) from error
+        raise PassFailed(first_line(error)) from error
 
 
 def _approximate(module: ir.Operation) -> None:

@@ -143,6 +143,24 @@ def test_an_action_that_changes_nothing_says_so_and_measures_nothing():
     assert not info["unchanged"]
 
 
+def test_the_same_machine_code_is_not_timed_again():
+    env = make(task="gemm/f32/m40n40k40")
+    env.reset(seed=0)
+    act(env, "bufferize")
+    before = env.unwrapped.last_measurement
+    _, reward, _, _, info = act(env, "linalg-to-scf")  # the finishing pipeline would have done the same
+    after = env.unwrapped.last_measurement
+    assert info["level"] == "scf"
+    assert after.artifact_digest == before.artifact_digest
+    assert after.samples_s == before.samples_s
+    assert reward == 0.0
+    assert info["measurements_used"] == 2
+    env.reset()
+    act(env, "tile-contraction-m8-n8-k1")
+    assert env.unwrapped.last_measurement.artifact_digest != before.artifact_digest
+    assert env.unwrapped.last_measurement.samples_s != before.samples_s
+
+
 def test_masked_actions_are_refused_with_a_reason_and_undone():
     env = make()
     env.reset(seed=0)

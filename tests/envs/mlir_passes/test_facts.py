@@ -82,7 +82,7 @@ def after(text: str, *actions: str) -> ir.Operation:
 
 
 def refused(module: ir.Operation, name: str) -> str | None:
-    return refusal(ACTIONS[ACTION_INDEX[name]], facts_of(module), ())
+    return refusal(ACTIONS[ACTION_INDEX[name]], facts_of(module))
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_a_convolution_has_its_rows_in_the_input_and_its_columns_in_the_filter()
 def test_the_mask_says_what_refusals_say():
     for actions in ((), ("bufferize",), ("bufferize", "linalg-to-affine"), ("tile-contraction-m8-n8-k1",)):
         module = after(MATMUL, *actions)
-        mask = mask_of(facts_of(module), actions)
+        mask = mask_of(facts_of(module))
         assert (mask.dtype, mask.shape) == (np.bool_, (len(ACTIONS),))
         assert list(mask) == [refused(module, action.name) is None for action in ACTIONS]
 
 
 def test_finish_is_always_offered_and_clean_ups_nearly_always():
-    mask = mask_of(facts_of(parsed("func.func @main() { return }")), ())
+    mask = mask_of(facts_of(parsed("func.func @main() { return }")))
     assert list(mask[[0, ACTION_INDEX["canonicalize"]]]) == [True, True]
 
 
@@ -259,7 +259,7 @@ def test_empty_tensors_stay_where_an_argument_is_read_and_overwritten():
 def test_a_module_at_the_size_limit_takes_no_action_but_finish():
     body = "\n".join("  %a" + str(i) + " = arith.constant 1.0 : f32" for i in range(MAX_OPERATIONS))
     facts = facts_of(parsed("func.func @main() {\n" + body + "\n  return\n}"))
-    assert list(np.flatnonzero(mask_of(facts, ()))) == [0]
+    assert list(np.flatnonzero(mask_of(facts))) == [0]
 
 
 def test_unrolling_stops_before_the_size_limit():
