@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
+from _thread import interrupt_main
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
@@ -35,6 +37,7 @@ __all__ = ["app", "main"]
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+ASK_AGAIN_S = 0.01
 NO_READER = 141
 """What a shell reports for a program that a closed pipe ended."""
 
@@ -129,9 +132,25 @@ app.add_typer(crashes, name="crashes")
 app.command("compile")(compile_for_gpu)
 
 
+def _keep_interrupts() -> None:
+    """Let no Ctrl-C get lost: Python drops what is raised in a destructor, and LLVM's modules have slow ones."""
+    report = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            report(unraisable)
+            return
+        again = threading.Timer(ASK_AGAIN_S, interrupt_main)  # not at once: that would be in here still
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+
+
 def main() -> None:
     """Run the command line; the entry point of the ``solgym`` script."""
     tolerate_any_encoding()
+    _keep_interrupts()
     app()
 
 

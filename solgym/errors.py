@@ -27,6 +27,10 @@ class InvalidOption(SolgymError, ValueError):
     """Raised when an argument or reset option has a value that is not allowed."""
 
 
+class InvalidPolicy(SolgymError, ValueError):
+    """Raised when a policy file cannot be read or does not fit the environment that it is to act in."""
+
+
 class InvalidProfile(SolgymError, ValueError):
     """Raised when a hardware profile cannot be read or contradicts itself."""
 

@@ -522,3 +522,33 @@ def test_a_crash_that_does_not_happen_any_more_is_told(tmp_path, monkeypatch):
     result = solgym("crashes", "minimise", "1")
     assert result.exit_code == 1, result.output
     assert "does not fail any more" in result.stdout
+
+
+SPIN = """
+import os, signal, sys, time
+from solgym import cli
+
+class Slow:
+    def __del__(self):
+        if not interrupted:
+            interrupted.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+interrupted = []
+
+@cli.app.command()
+def spin() -> None:
+    Slow()
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        time.sleep(0.001)
+
+sys.argv = ["solgym", "spin"]
+cli.main()
+"""
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost():
+    done = subprocess.run([sys.executable, "-c", SPIN], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 130
+    assert done.stderr == "solgym: interrupted\n"

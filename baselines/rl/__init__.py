@@ -1,0 +1,1 @@
+"""Reinforcement learning: training, trained policies, and what they achieve."""
