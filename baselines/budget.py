@@ -23,6 +23,7 @@ class Budget:
         measurements: the number of candidates that may be tried, failed ones included; None is no limit.
         seconds: wall-clock seconds that may be spent on trying them, summed over interruptions; None is
             no limit.
+        guided: whether the search may end before, as ``solgym.baselines.guided_budget`` says.
 
     Raises:
         InvalidOption: neither part is given, or one is not positive and finite.
@@ -30,6 +31,7 @@ class Budget:
 
     measurements: int | None = None
     seconds: float | None = None
+    guided: bool = False
 
     def __post_init__(self) -> None:
         if self.measurements is None and self.seconds is None:
@@ -62,4 +64,4 @@ class Budget:
             parts.append(f"{self.measurements} measurements")
         if self.seconds is not None:
             parts.append(f"{self.seconds:g} s")
-        return " or ".join(parts)
+        return " or ".join(parts) + (", guided" if self.guided else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -71,9 +72,9 @@ def _paths(runs: Sequence[RecordedRun]) -> str:
 def grouped(runs: Sequence[RecordedRun]) -> Groups:
     """Tasks and methods with labels as short as is clear.
 
-    A method is a tuner, a mode, and whether it was given candidates to begin with. The mode goes unsaid where
-    no tuner ran in two modes on one task, so that one method can go over families of environments whose modes
-    have different names.
+    A method is a tuner, a mode, whether it was given candidates to begin with, and whether its budget was
+    guided. The mode goes unsaid where no tuner ran in two modes on one task, so that one method can go over
+    families of environments whose modes have different names.
     """
     modes: dict[tuple[str, str, str], set[str]] = {}
     families: dict[str, set[str]] = {}
@@ -88,6 +89,8 @@ def grouped(runs: Sequence[RecordedRun]) -> Groups:
         method = run.header.tuner if plain else f"{run.header.tuner}, {run.header.mode}"
         if run.header.initial:
             method += ", seeded"
+        if run.header.budget_guided:
+            method += ", guided"
         groups.setdefault(label, {}).setdefault(method, []).append(run)
     return {
         label: {m: sorted(groups[label][m], key=_seed_and_path) for m in ordered(groups[label])}
@@ -187,7 +190,9 @@ def doubts(groups: Groups) -> list[str]:
 
 
 def _budgets(of_task: Mapping[str, Sequence[RecordedRun]]) -> set[str]:
-    return {str(run.header.budget) for of_method in of_task.values() for run in of_method}
+    """How much runs may have spent; that some may end before is what the comparison is about."""
+    budgets = {run.header.budget for of_method in of_task.values() for run in of_method}
+    return {str(replace(budget, guided=False)) for budget in budgets}
 
 
 def _seed_lists(of_task: Mapping[str, Sequence[RecordedRun]]) -> set[tuple[int, ...]]:

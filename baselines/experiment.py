@@ -69,11 +69,17 @@ class Limits(_Part):
 
     measurements: int | None = None
     seconds: float | None = None
+    guided: bool = False
 
     @model_validator(mode="after")
     def _has_a_budget(self) -> Limits:
-        Budget(self.measurements, self.seconds)
+        _ = self.budget
         return self
+
+    @property
+    def budget(self) -> Budget:
+        """The same as an object."""
+        return Budget(self.measurements, self.seconds, self.guided)
 
 
 class Method(_Part):
@@ -131,7 +137,7 @@ class Experiment(_Part):
     @property
     def limits(self) -> Budget:
         """The budget of every run."""
-        return Budget(self.budget.measurements, self.budget.seconds)
+        return self.budget.budget
 
 
 def _refuse_twice(kind: str, names: Sequence[str]) -> None:

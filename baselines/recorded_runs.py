@@ -46,7 +46,7 @@ class RecordedRun:
         elapsed_s: seconds of the budget spent by then, never falling; the first is 0.
         best_s: the best time among the trials that are ``ok``; None if none is.
         failed: how many trials are not ``ok``.
-        finished: whether the run spent its budget or ran out of candidates.
+        finished: whether the run spent its budget, ran out of candidates or was stopped by its guide.
         retimed: the score of the winner when timed again after the search; None if it was not.
         expert: the score of the best known candidate, timed in the same turns; None if there is none.
     """
@@ -76,7 +76,10 @@ class RecordedRun:
         return self.elapsed_s[-1] if limit is None else min(limit, self.elapsed_s[-1])
 
     def extent(self, axis: Axis) -> float:
-        """Up to which budget the score is known: what was spent, or any budget if no candidate was left."""
+        """Up to which budget the score is known: what was spent, or any budget if the run ended before.
+
+        It did so if no candidate was left, or if its budget was guided.
+        """
         exhausted = self.finished and not self.header.budget.exhausted(self.measurements, self.elapsed_s[-1])
         return math.inf if exhausted else self.spent(axis)
 

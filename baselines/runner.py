@@ -34,7 +34,7 @@ from solgym.hardware.speed_of_light import Bound
 from solgym.hardware.target import Artifact, Candidate, interleaved
 from solgym.hardware.task import Task
 
-__all__ = ["TuneResult", "make_env", "open_env", "tune"]
+__all__ = ["TuneResult", "make_env", "open_env", "profile_fingerprint", "tune"]
 
 Env = TuningEnv[Any]
 
@@ -171,10 +171,11 @@ def tune(
             package=solgym.__version__,
             toolchain=env.toolchain,
             device=device_fingerprint(),
-            profile=_profile_fingerprint(env.profile),
+            profile=profile_fingerprint(env.profile),
             sol_s=env.bound.time_s,
             budget_measurements=budget.measurements,
             budget_seconds=budget.seconds,
+            budget_guided=budget.guided,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         with Trace.open(out, header, listener.notice) as trace:
@@ -218,8 +219,8 @@ def _recorded_baseline(trace: Trace) -> Measurement:
     return first.result
 
 
-def _profile_fingerprint(profile: HardwareProfile) -> str:
-    """Identifies the numbers themselves: a second calibration of one machine moves every score a little."""
+def profile_fingerprint(profile: HardwareProfile) -> str:
+    """A text for a profile's numbers: a second calibration of one machine moves every score a little."""
     return f"{profile.name}/{hashlib.sha256(profile.model_dump_json().encode()).hexdigest()[:16]}"
 
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from solgym.baselines.budget import Budget
+from solgym.baselines.guided_budget import Guide
 from solgym.baselines.trace import Trace, TraceRecord
 from solgym.baselines.tuner import Tuner
-from solgym.errors import InvalidTrace
+from solgym.errors import InvalidOption, InvalidTrace
 from solgym.hardware.measurement import Measurement, Status, tied
 from solgym.hardware.target import Candidate
 
@@ -86,8 +87,9 @@ def trials_of(records: Sequence[TraceRecord]) -> tuple[TraceRecord, ...]:
 class _Standing:
     """The running totals of a search."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, guide: Guide | None) -> None:
         self.budget = budget
+        self.guide = guide
         self.trials = 0
         self.elapsed_s = 0.0
         self.best: TraceRecord | None = None
@@ -100,6 +102,14 @@ class _Standing:
         self.statuses[result.status] += 1
         if improves(result, self.best_s):
             self.best, self.best_s = record, result.time_s
+        if self.guide is not None:
+            self.guide.tell(self.best_s)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether neither the budget is spent nor the guide sees no more to win."""
+        stopped = self.guide is not None and self.guide.reason is not None
+        return not stopped and not self.budget.exhausted(self.trials, self.elapsed_s)
 
     def snapshot(self) -> Progress:
         return Progress(self.trials, self.elapsed_s, self.budget, self.best, Counter(self.statuses))
@@ -130,14 +140,15 @@ def search(
 
     Raises:
         InvalidTrace: the tuner does not propose what the trace says it did, or the trace cannot be written.
+        InvalidOption: the budget is guided, but the trace does not say what the speed of light is.
     """
     listener = listener or SilentListener()
-    standing = _Standing(budget)
+    standing = _Standing(budget, _guide(budget, trace))
     _play_back(tuner, trace, standing)
     if standing.trials:
         listener.progress(standing.snapshot())
     started = clock() - standing.elapsed_s
-    while not budget.exhausted(standing.trials, standing.elapsed_s):
+    while standing.may_go_on:
         proposals = tuner.ask(1)
         if not proposals:
             listener.notice(f"every candidate has been tried: the space is exhausted after {standing.trials}")
@@ -157,7 +168,20 @@ def search(
         tuner.tell([(candidate, result)])
         standing.count(record, result)
         listener.progress(standing.snapshot())
+    if standing.guide is not None and standing.guide.reason is not None:
+        listener.notice(f"stopped after {standing.trials} measurements: {standing.guide.reason}")
     return standing.snapshot()
+
+
+def _guide(budget: Budget, trace: Trace) -> Guide | None:
+    if not budget.guided:
+        return None
+    if trace.header.sol_s is None:
+        raise InvalidOption(
+            f"a guided budget needs the speed of light, which {trace.path} does not say; give another --out, "
+            "or leave --guided out"
+        )
+    return Guide(trace.header.sol_s)
 
 
 def _play_back(tuner: Tuner, trace: Trace, standing: _Standing) -> None:

@@ -51,8 +51,8 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class TraceHeader(BaseModel):
-    """What was run. Two headers describe the same run when all but ``budget``, ``sol_s`` and ``created`` are
-    equal.
+    """What was run. Two headers describe the same run when all but the limits of the budget, ``sol_s``
+    and ``created`` are equal.
 
     ``toolchain``, ``device`` and ``profile`` are fingerprints: times are comparable, and a run can be
     continued, only under equal ones. ``options`` are arguments of the environment beyond those named here;
@@ -80,17 +80,18 @@ class TraceHeader(BaseModel):
     sol_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     budget_measurements: int | None = None
     budget_seconds: float | None = None
+    budget_guided: bool = False
     created: str = ""
 
     @model_validator(mode="after")
     def _has_a_budget(self) -> TraceHeader:
-        Budget(self.budget_measurements, self.budget_seconds)
+        _ = self.budget
         return self
 
     @property
     def budget(self) -> Budget:
         """The budget that the run was given last."""
-        return Budget(self.budget_measurements, self.budget_seconds)
+        return Budget(self.budget_measurements, self.budget_seconds, self.budget_guided)
 
     def difference(self, other: TraceHeader) -> tuple[str, Any, Any] | None:
         """The first field that makes the two different runs, with both values; None if there is none."""
@@ -107,6 +108,7 @@ _REMEDY = {
     "toolchain": "a run is continued by the compiler that began it",
     "device": "a run is continued on the machine that began it",
     "initial": "the tuner was given other candidates to begin with",
+    "budget_guided": "a run with --guided and one without are two methods",
     "profile": "the machine was calibrated anew since, which changes every score",
 }
 

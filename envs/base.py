@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, Literal
 
 import gymnasium as gym
@@ -68,6 +69,9 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
 
     modes: ClassVar[tuple[str, ...]]
     """In which ways tuners can search, see ``proposals``; the first is the usual one."""
+
+    feature_names: tuple[str, ...]
+    """What each number of an observation is; empty where observations are text."""
 
     def __init__(
         self,
@@ -128,6 +132,7 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self._episodes = 0
         self._steps = 0
         self._task: Task | None = None
+        self._baseline_s: float | None = None
 
     # ------------------------------------------------------------------ what families supply
 
@@ -289,6 +294,7 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self._running = False
         self._attempts.clear()
         self._task = self._make_task(self.tasks[0] if task_id is None else task_id)
+        self._baseline_s = None
         return self._task
 
     @property
@@ -316,7 +322,8 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
     def evaluate(self, candidate: Candidate, known: Measurement | None = None) -> Measurement:
         """Compile, check and time any candidate of the current task; the episode does not change.
 
-        Counts as a measurement and can become ``best``. Failures are values.
+        Counts as a measurement and can become ``best``. Failures are values; one that is many times slower
+        than the untouched candidate is a ``timeout``, see ``MeasurePolicy.slow_factor``.
 
         Args:
             candidate: what to try.
@@ -325,8 +332,9 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         """
         self._require_open()
         self._measurements_used += 1
+        policy = replace(self.policy, baseline_s=self._baseline_s)
         measurement = evaluate(
-            self.target, candidate, self.task, self.policy, self._input_seed, self.bound.time_s, known
+            self.target, candidate, self.task, policy, self._input_seed, self.bound.time_s, known
         )
         if measurement.ok:
             best = self.best
@@ -363,6 +371,7 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         baseline = self._baseline_of_task()
         self._state = self._measured = self._untouched()
         self._last = self._in_force = baseline.measurement
+        self._baseline_s = baseline.time_s
         self._timing = self._start = Timing(baseline.time_s, baseline.time_s, self.bound)
         self._steps, self._running = 0, True
         self._attempts.clear()

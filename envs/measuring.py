@@ -6,8 +6,13 @@ vector environment of many copies measures each task's untouched candidate once.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import sys
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from solgym.errors import InvalidOption
 from solgym.hardware.measurement import Measurement, MeasurePolicy, Status
@@ -15,7 +20,15 @@ from solgym.hardware.profile import HardwareProfile, host_profile, load_profile
 from solgym.hardware.target import Candidate, CpuTarget, Failure, Target, parse_target
 from solgym.hardware.task import Task
 
-__all__ = ["BASELINE_TIMEOUT_S", "Baseline", "evaluate", "measure_baseline", "open_target", "resolve_profile"]
+__all__ = [
+    "BASELINE_TIMEOUT_S",
+    "Baseline",
+    "evaluate",
+    "keep_baselines",
+    "measure_baseline",
+    "open_target",
+    "resolve_profile",
+]
 
 BASELINE_TIMEOUT_S = 60.0
 """Untouched candidates are slow by nature, so one call of theirs may take at least this long."""
@@ -36,7 +49,65 @@ class Baseline:
     time_s: float
 
 
-_baselines: dict[tuple[str, str, str, MeasurePolicy, float], Baseline] = {}
+_Key = tuple[str, str, str, MeasurePolicy, float]
+_baselines: dict[_Key, Baseline] = {}
+
+
+class _BaselineFile:
+    """Baselines that several processes share: a file of lines, each the first word on one baseline."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._bytes_read = 0
+        self._known: dict[str, Baseline] = {}
+
+    def find(self, key: _Key) -> Baseline | None:
+        """What any process has written down."""
+        self._read_on()
+        return self._known.get(_digest(key))
+
+    def add(self, key: _Key, baseline: Baseline) -> Baseline:
+        """Write a baseline down; returns what counts, as another process may have been faster."""
+        row = {"key": _digest(key), "task": key[0], "time_s": baseline.time_s}
+        line = json.dumps({**row, "measurement": baseline.measurement.to_json()}) + "\n"
+        with suppress(OSError):  # a full disk, say: then each process measures for itself
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                os.write(file, line.encode())
+            finally:
+                os.close(file)
+        return self.find(key) or baseline
+
+    def _read_on(self) -> None:
+        with suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._bytes_read)
+            complete = file.read().rpartition(b"\n")
+            self._bytes_read += len(complete[0]) + len(complete[1])
+            for line in complete[0].splitlines():
+                with suppress(ValueError, KeyError, TypeError):  # what is damaged is measured again
+                    row = json.loads(line)
+                    measurement = Measurement.from_json(row["measurement"])
+                    self._known.setdefault(row["key"], Baseline(measurement, float(row["time_s"])))
+
+
+_kept: _BaselineFile | None = None
+
+
+def keep_baselines(path: Path | None) -> None:
+    """From now on share baselines with all processes that do so with the same file.
+
+    The processes of a training run then measure each baseline once, score against the same times, and go on
+    doing so when the run is continued. None stops sharing.
+    """
+    global _kept
+    _kept = None if path is None else _BaselineFile(path)
+    _baselines.clear()
+
+
+def _digest(key: _Key) -> str:
+    task, untouched, fingerprint, policy, sol_time_s = key
+    text = json.dumps([task, untouched, fingerprint, asdict(policy), sol_time_s])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def open_target(name: str, threads: int) -> Target:
@@ -77,6 +148,8 @@ def measure_baseline(
 ) -> Baseline:
     """The baseline of a task, measured once per process, target, untouched candidate, policy and bound."""
     key = (task.id, untouched.digest, target.fingerprint, policy, sol_time_s)
+    if key not in _baselines and _kept is not None and (known := _kept.find(key)) is not None:
+        _baselines[key] = known
     if key not in _baselines:
         patient = replace(policy, timeout_s=max(policy.timeout_s, BASELINE_TIMEOUT_S))
         for _ in range(BASELINE_TRIES):
@@ -87,7 +160,7 @@ def measure_baseline(
         baseline = Baseline(measurement, measurement.time_s or patient.timeout_s)
         if measurement.time_s is None and not is_slow:
             return baseline  # the next reset may have better luck
-        _baselines[key] = baseline
+        _baselines[key] = baseline if _kept is None else _kept.add(key, baseline)
     return _baselines[key]
 
 

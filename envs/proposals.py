@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from solgym.envs.design import Move, StateT
 from solgym.envs.spaces import Vector
 from solgym.errors import IllegalSchedule, InvalidOption
+from solgym.hardware.measurement import Status
 from solgym.hardware.target import Candidate
 
 __all__ = ["MAX_VECTOR_LENGTH", "EpisodeSource", "ProposalSource"]
@@ -25,6 +26,8 @@ STATES_MAX: Final = 4096
 """States that a source remembers, so that vectors with a common beginning share its cost."""
 MAX_TRIES: Final = 16
 """How often a random change is tried before a vector is given back as it was."""
+FATAL: Final = frozenset({Status.CRASHED, Status.TIMEOUT})
+"""How an action fails in a state in which no further action is tried."""
 ANOTHER_CHANGE: Final = 0.25
 """How likely a mutation goes on to a further change, after each."""
 
@@ -49,6 +52,9 @@ class EpisodeSource(Generic[StateT]):
     An episode that is drawn takes a number of actions that is uniform between 1 and ``max_steps``, each
     uniform over the actions that are legal in its state and lead somewhere; those that finish are left out,
     as the length decides when it ends.
+
+    A state in which an action crashed or hung is left alone: no further action is tried in it, as others of
+    that kind would mostly do the same, each for seconds. An episode that is drawn ends there.
 
     As a vector an episode has ``MAX_VECTOR_LENGTH`` positions, or ``max_steps`` if that is less. A position
     holds an action, or 0 for none; actions that are not possible where they stand are skipped. A vector that
@@ -91,6 +97,7 @@ class EpisodeSource(Generic[StateT]):
         self._state_of = state_of
         self._actions_of = actions_of
         self._known: OrderedDict[Vector, StateT | None] = OrderedDict()
+        self._unsafe: set[str] = set()
 
     def draw(self, rng: np.random.Generator) -> Candidate:
         """The candidate at the end of one episode."""
@@ -117,11 +124,12 @@ class EpisodeSource(Generic[StateT]):
         return [int(index) for index in np.sort(self._legal(state)) if index != 0]
 
     def successor(self, state: StateT, action: int) -> StateT | None:
-        """The state after an action; None if it is refused, fails or changes nothing."""
+        """The state after an action; None if it is refused, fails, changes nothing or cannot be tried any
+        more, see the class.
+        """
         if action == 0 or action not in self._offered(state):
             return None
-        move = self._move(state, action)
-        return None if move.finishes or move.state is state else move.state
+        return self._tried(state, action)
 
     def candidate_at(self, state: StateT) -> Candidate:
         """The candidate in a state."""
@@ -200,6 +208,25 @@ class EpisodeSource(Generic[StateT]):
         taken, state = self._follow(actions)
         return self._padded(taken) if state.candidate == candidate else None
 
+    # ------------------------------------------------------------------ as an example
+
+    def path_to(self, candidate: Candidate) -> tuple[int, ...] | None:
+        """The actions of an episode that leads to a candidate from elsewhere, without one that finishes.
+
+        Actions that change nothing are left out. None if there is no such episode, or if it is too long.
+        """
+        actions = self._actions_of(candidate) if self._actions_of is not None else None
+        taken, state = [], self._start
+        for action in actions or ():
+            move = self._move(state, action)
+            if move.state is None or move.finishes:
+                return None
+            if move.state is not state:
+                taken.append(action)
+                state = move.state
+        is_there = state.candidate == candidate and len(taken) <= self._max_steps
+        return tuple(taken) if actions is not None and is_there else None
+
     # ------------------------------------------------------------------ how it works
 
     def _episode(self, max_steps: int, rng: np.random.Generator) -> tuple[Vector, StateT]:
@@ -214,14 +241,28 @@ class EpisodeSource(Generic[StateT]):
         return taken, state
 
     def _random_step(self, state: StateT, rng: np.random.Generator) -> tuple[int, StateT] | None:
-        """A random legal action and the state after it, or None if there is none."""
+        """A random legal action and the state after it; None if there is none, or one crashed or hung."""
         # Trying actions in random order until one is accepted is uniform over the legal ones, and cheaper
         # than trying them all first.
         for index in rng.permutation(self._offered(state)):
-            move = self._move(state, int(index))
-            if move.state is not None and move.state is not state and not move.finishes:
-                return int(index), move.state
+            following = self._tried(state, int(index))
+            if following is not None:
+                return int(index), following
+            if self._is_unsafe(state):
+                break
         return None
+
+    def _tried(self, state: StateT, action: int) -> StateT | None:
+        """The state that an action leads to, if it leads to another and the episode goes on there."""
+        if self._is_unsafe(state):
+            return None
+        move = self._move(state, action)
+        if move.failed is not None and move.failed.status in FATAL:
+            self._unsafe.add(state.candidate.digest)
+        return None if move.finishes or move.state is state else move.state
+
+    def _is_unsafe(self, state: StateT) -> bool:
+        return bool(self._unsafe) and state.candidate.digest in self._unsafe
 
     def _follow(self, actions: Iterable[int]) -> tuple[Vector, StateT]:
         """Take actions in order, skipping those that are not possible: which were taken, and where to."""

@@ -17,6 +17,7 @@ from solgym.hardware.speed_of_light import Bound, gap_closed
 __all__ = [
     "REWARDS",
     "GapClosed",
+    "InverseTime",
     "LogSpeedup",
     "Relative",
     "Reward",
@@ -63,7 +64,7 @@ class Reward(Protocol):
 
     @property
     def platform_dependent(self) -> bool:
-        """Whether it depends on more of the machine than a ratio of times taken on it, such as its peaks."""
+        """Whether it depends on more of the machine than ratios of times taken on it, such as its peaks."""
 
     def __call__(self, before: Timing, after: Timing) -> float:
         """The reward of going from ``before`` to ``after``."""
@@ -144,8 +145,27 @@ class SolWeighted:
         )
 
 
+@dataclass(frozen=True)
+class InverseTime:
+    """``1 / T`` of the state after a step, in 1/ms: how often it would run in a millisecond.
+
+    This knows neither where the task began nor how fast it can become, so its scale changes from task to
+    task by as much as their times do. It is here to be compared with. It is paid at every step that does
+    not fail, also for a state that was in force before.
+    """
+
+    name: str = "inverse_time"
+    low: float = 0.0
+    high: float = math.inf
+    platform_dependent: bool = True
+
+    def __call__(self, before: Timing, after: Timing) -> float:
+        """See the class."""
+        return 1e-3 / after.time_s
+
+
 REWARDS: dict[str, Reward] = {
-    reward.name: reward for reward in (GapClosed(), LogSpeedup(), Relative(), SolWeighted())
+    reward.name: reward for reward in (GapClosed(), LogSpeedup(), Relative(), SolWeighted(), InverseTime())
 }
 """Every reward that environments can be asked for by name."""
 

@@ -13,8 +13,8 @@ from pathlib import Path
 __all__ = ["write_all_atomically", "write_atomically"]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, never a part of it.
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file so that readers see the old content or the new, never a part of it.
 
     A device or a pipe such as ``/dev/stdout`` is written to and stays what it is; a symbolic link keeps
     leading to its file, and a file keeps its mode. Folders are made as needed.
@@ -22,28 +22,32 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; its ``filename`` is ``path``.
     """
-    write_all_atomically({path: text})
+    write_all_atomically({path: content})
 
 
-def write_all_atomically(files: Mapping[Path, str]) -> None:
-    """Write several text files, as ``write_atomically`` does, or none if one of them finds no room.
+def write_all_atomically(files: Mapping[Path, str | bytes]) -> None:
+    """Write several files, as ``write_atomically`` does, or none if one of them finds no room.
 
     Raises:
         OSError: one cannot be written; its ``filename`` says which. Folders made for it are gone again.
     """
     with ExitStack() as undo:
-        ready = [(path, _written_beside(path, text, undo)) for path, text in files.items()]
+        ready = [(path, _written_beside(path, _as_bytes(content), undo)) for path, content in files.items()]
         for path, temporary in sorted(ready, key=lambda item: item[1] is not None):  # devices may refuse
             with _named(path):
                 if temporary is None:
-                    path.write_text(files[path], encoding="utf-8")
+                    path.write_bytes(_as_bytes(files[path]))
                 else:
                     os.replace(temporary, path.resolve())
         undo.pop_all()
 
 
-def _written_beside(path: Path, text: str, undo: ExitStack) -> Path | None:
-    """A temporary file with the text, next to where it belongs; None if it can only be written in place."""
+def _as_bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _written_beside(path: Path, content: bytes, undo: ExitStack) -> Path | None:
+    """A temporary file with the content, beside where it belongs; None if it is only written in place."""
     with _named(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -56,8 +60,8 @@ def _written_beside(path: Path, text: str, undo: ExitStack) -> Path | None:
         temporary = place.with_name(f".{place.name[:100]}.{secrets.token_hex(6)}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         undo.callback(temporary.unlink, missing_ok=True)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
         if place.exists():
             os.chmod(temporary, stat.S_IMODE(place.stat().st_mode))
         return temporary

@@ -19,7 +19,14 @@ from pathlib import Path
 from solgym.errors import InvalidOption
 from solgym.hardware.jit import host_cpu, toolchain_fingerprint
 
-__all__ = ["Cache", "HostDevice", "calibration_fingerprint", "device_fingerprint", "host_device"]
+__all__ = [
+    "Cache",
+    "HostDevice",
+    "calibration_fingerprint",
+    "core_siblings",
+    "device_fingerprint",
+    "host_device",
+]
 
 SYSFS_CPUS = Path("/sys/devices/system/cpu")
 PROC_CPUINFO = Path("/proc/cpuinfo")
@@ -104,6 +111,16 @@ def _usable_cpus() -> tuple[int, ...]:
     if quota.isdigit() and period.isdigit():
         cpus = cpus[: max(1, math.ceil(int(quota) / int(period)))]
     return tuple(cpus)
+
+
+def core_siblings(cpu: int) -> frozenset[int]:
+    """The logical CPUs of the physical core that ``cpu`` belongs to, itself among them."""
+    text = _text(SYSFS_CPUS / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+    siblings = {cpu}
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        siblings.update(range(int(first), int(last or first) + 1))
+    return frozenset(siblings)
 
 
 def parse_size(text: str) -> int:

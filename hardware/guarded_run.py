@@ -18,9 +18,10 @@ import resource
 import select
 import signal
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from solgym.hardware.object_file import libc, link, map_memory
 from solgym.hardware.thread_runtime import LinkedRuntime
@@ -37,6 +38,9 @@ __all__ = [
 
 GUARD_BYTES: Final = 1 << 20
 """Untouchable address space around each array: wide enough that a miss by a few rows still hits it."""
+
+POLL_S: Final = 1e-3
+"""Shortest wait between looks at the CPU time of a child that shares its core."""
 
 _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x4000
@@ -210,8 +214,8 @@ class GuardedRun:
     """How the child ended.
 
     Attributes:
-        end: ``finished``, ``signal``, ``exit``, ``timeout``, ``setup`` (it could not begin) or
-        ``unlinkable``.
+        end: ``finished``, ``signal``, ``exit``, ``timeout``, ``slow`` (it used up its CPU time), ``setup``
+        (it could not begin) or ``unlinkable``.
         number: of the signal, or the exit status.
         seconds: how long the kernel ran, by the wall clock, if it finished.
         detail: what else is known, for people.
@@ -293,6 +297,7 @@ class GuardedRunner:
         *,
         threads: int,
         timeout_s: float,
+        slow_s: float | None,
         spare_bytes: int,
     ) -> GuardedRun:
         """Run a kernel once in a child process and say how that ended.
@@ -304,6 +309,7 @@ class GuardedRunner:
             fd: the shared memory that the segments lie in.
             threads: threads that the kernel was compiled for.
             timeout_s: after so long the child is killed, with everything that it started.
+            slow_s: the same once it has run for so long and used so much CPU time; None for no such limit.
             spare_bytes: memory that the candidate may allocate on top of its arrays.
         """
         segments = [*arrays, *([workspace] if workspace else [])]
@@ -335,11 +341,11 @@ class GuardedRunner:
             )
             if child < 0:
                 return GuardedRun("setup", 0, 0.0, "the system refused to fork")
-            status = _wait(child, timeout_s)
+            status = _wait(child, timeout_s, slow_s)
         finally:
             libc.munmap(base, length)
-        if status is None:
-            return GuardedRun("timeout", 0, timeout_s, "")
+        if isinstance(status, str):
+            return GuardedRun(status, 0, 0.0, "")
         return self._post_mortem(os.waitstatus_to_exitcode(status), base, segments)
 
     def _calls(
@@ -386,15 +392,13 @@ def _starts(segments: Sequence[MappedSegment]) -> tuple[list[int], int]:
     return starts, cursor
 
 
-def _wait(child: int, timeout_s: float) -> int | None:
-    """Wait for the child and return its wait status; at the deadline kill its process group and return
-    None.
+def _wait(child: int, timeout_s: float, slow_s: float | None) -> int | Literal["timeout", "slow"]:
+    """Wait for the child and return its wait status; at a limit kill its process group and say which it
+    was.
     """
     pidfd = os.pidfd_open(child)
     try:
-        poller = select.poll()
-        poller.register(pidfd, select.POLLIN)
-        in_time = bool(poller.poll(timeout_s * 1000))
+        ended = _ended_in_time(child, pidfd, timeout_s, slow_s)
     finally:
         os.close(pidfd)
     # Also after a proper end: whatever the candidate started goes with it.
@@ -402,7 +406,31 @@ def _wait(child: int, timeout_s: float) -> int | None:
         with contextlib.suppress(ProcessLookupError):
             kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
-    return status if in_time else None
+    return status if ended == "ended" else ended
+
+
+def _ended_in_time(
+    child: int, pidfd: int, timeout_s: float, slow_s: float | None
+) -> Literal["ended", "timeout", "slow"]:
+    """Wait until the child ends or meets a limit. CPU time that others had does not count as slowness."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    left_s, used_s = timeout_s, 0.0
+    deadline = time.perf_counter() + timeout_s
+    while left_s > 0:
+        wait_s = left_s if slow_s is None else min(left_s, max(slow_s - used_s, POLL_S))
+        if poller.poll(wait_s * 1000):
+            return "ended"
+        if slow_s is not None and (used_s := _cpu_seconds(child)) >= slow_s:
+            return "slow"
+        left_s = deadline - time.perf_counter()
+    return "timeout"
+
+
+def _cpu_seconds(process: int) -> float:
+    """CPU time that all threads of a child of this process have used; it may have ended."""
+    # The process's CPU clock, as clock_getcpuclockid makes it from the process id on Linux.
+    return time.clock_gettime(~process << 3 | 2)
 
 
 def _locate(fault: int, base: int, segments: Sequence[MappedSegment]) -> str:

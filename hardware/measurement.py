@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from solgym.errors import InvalidOption, InvalidTrace
 
-__all__ = ["Clock", "MeasurePolicy", "Measurement", "Status", "tied"]
+__all__ = ["SLOW_FLOOR_S", "Clock", "MeasurePolicy", "Measurement", "Status", "tied"]
 
 Clock = Literal["thread_cpu", "wall", "device"]
 
@@ -216,6 +216,10 @@ def tied(first: Measurement, second: Measurement) -> bool:
     return first.ci_low_s <= second.ci_high_s and second.ci_low_s <= first.ci_high_s
 
 
+SLOW_FLOOR_S: Final = 0.05
+"""No call counts as slow before it has used this much CPU time, however fast the baseline is."""
+
+
 @dataclass(frozen=True)
 class MeasurePolicy:
     """How a candidate is checked and timed. The defaults suit an agent's steps; see docs/measuring.md.
@@ -231,6 +235,10 @@ class MeasurePolicy:
         unstable_ci: an interval wider than this fraction of the median makes the measurement unstable.
         max_seconds: wall time for warm-up and samples together.
         timeout_s: longest time that one call may take before its process is killed.
+        slow_factor: a candidate whose first run uses more CPU time than this many times ``baseline_s``, and
+            more than ``SLOW_FLOOR_S``, is stopped: it is a ``timeout``.
+        baseline_s: the untouched candidate's time in seconds, which environments fill in; None for no such
+            limit.
         memory_bytes: most memory that one candidate may add to its process, buffers included.
         recycle_after: artifacts after which a worker process is replaced.
         flush_cache: evict the task's buffers from all caches before each sample (which is then one call).
@@ -246,6 +254,8 @@ class MeasurePolicy:
     unstable_ci: float = 0.20
     max_seconds: float = 0.15
     timeout_s: float = 10.0
+    slow_factor: float = 50.0
+    baseline_s: float | None = None
     memory_bytes: int = 2 << 30
     recycle_after: int = 500
     flush_cache: bool = False
@@ -261,6 +271,8 @@ class MeasurePolicy:
             "target_ci must lie between 0 and unstable_ci": 0 < self.target_ci <= self.unstable_ci,
             "max_seconds must be positive": self.max_seconds > 0,
             "timeout_s must be positive": self.timeout_s > 0,
+            "slow_factor must be greater than 1": self.slow_factor > 1,
+            "baseline_s must be positive": self.baseline_s is None or self.baseline_s > 0,
             "memory_bytes must be positive": self.memory_bytes > 0,
             "recycle_after must be at least 1": self.recycle_after >= 1,
             "sol_floor must lie in [0, 1]": 0 <= self.sol_floor <= 1,
@@ -269,3 +281,8 @@ class MeasurePolicy:
             if not met:
                 name = requirement.split(" ", 1)[0]
                 raise InvalidOption(f"measuring policy: {requirement}; got {name}={getattr(self, name)}")
+
+    @property
+    def slow_s(self) -> float | None:
+        """CPU time of the first run, in seconds, from which on a candidate is too slow; None for no limit."""
+        return None if self.baseline_s is None else max(SLOW_FLOOR_S, self.slow_factor * self.baseline_s)

@@ -89,6 +89,16 @@ def _ended_by(number: int, when: str, detail: str, last_words: str) -> _Candidat
     return _CandidateFailed(Status.CRASHED, _joined(text, last_words))
 
 
+def _too_slow(policy: MeasurePolicy) -> str:
+    """Why a first run was stopped long before ``timeout_s``."""
+    assert policy.baseline_s is not None
+    assert policy.slow_s is not None
+    return (
+        f"too slow: the first run was stopped after {policy.slow_s:.3g} s of CPU time, "
+        f"{policy.slow_s / policy.baseline_s:.3g} times the baseline's {policy.baseline_s:.3g} s"
+    )
+
+
 @dataclass
 class _Trial:
     """One artifact on one worker."""
@@ -157,6 +167,7 @@ class _Trial:
                     "workspace_bytes": self._workspace_bytes,
                     "workspace": asdict(workspace) if workspace else None,
                     "timeout_s": self.policy.timeout_s,
+                    "slow_s": self.policy.slow_s,
                     "spare_bytes": self.spare_bytes,
                 },
                 self.artifact.code,
@@ -187,6 +198,8 @@ class _Trial:
             case "timeout":
                 text = f"the first run did not end within {self.policy.timeout_s:g} s and was killed"
                 raise _CandidateFailed(Status.TIMEOUT, text)
+            case "slow":
+                raise _CandidateFailed(Status.TIMEOUT, _too_slow(self.policy))
             case "signal":
                 raise _ended_by(
                     reply["number"], "in its first run", reply["detail"], self.worker.last_words()

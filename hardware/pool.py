@@ -23,6 +23,7 @@ from solgym.hardware.checking import Expected
 from solgym.hardware.fingerprint import host_device
 from solgym.hardware.guarded_run import ARCHITECTURES, guard_code
 from solgym.hardware.process import REQUEST_TIMEOUT_S, ServerProcess, WorkerDied, WorkerFailed, WorkerSilent
+from solgym.hardware.slot import MeasurementSlot, current_slot
 from solgym.hardware.task import Task
 from solgym.hardware.thread_runtime import MAX_THREADS, runtime_code
 from solgym.hardware.timing import sampler_code
@@ -50,12 +51,13 @@ def _support_code(with_threads: bool) -> dict[str, bytes]:
 class WorkerProcess(ServerProcess):
     """One worker and the connection to it. Used by one thread at a time."""
 
-    def __init__(self, slot: int, threads: int) -> None:
+    def __init__(self, number: int, threads: int, slot: MeasurementSlot | None = None) -> None:
         """Start the process; it is ready once ``wait_until_ready`` returns.
 
         Args:
-            slot: its number in the pool.
+            number: its number in the pool.
             threads: threads that candidates may use; with 1, the process keeps to a core of its own.
+            slot: where the run measures, if its processes take turns: the process then keeps to that core.
 
         Raises:
             UnsupportedTarget: this system cannot run workers.
@@ -64,9 +66,10 @@ class WorkerProcess(ServerProcess):
             raise UnsupportedTarget(
                 f"measuring is built for {' and '.join(ARCHITECTURES)}, this is {platform.machine()}"
             )
-        cores = list(host_device().cpus) if threads == 1 else []
-        first = slot % max(1, len(cores))
-        super().__init__("solgym.hardware.worker", cores[first:] + cores[:first])
+        cores = list(host_device().cpus) if threads == 1 and slot is None else []
+        first = number % max(1, len(cores))
+        place = (slot.core if threads == 1 else None, sorted(slot.cpus)) if slot else ()
+        super().__init__("solgym.hardware.worker", cores[first:] + cores[:first], *place)
         self._with_threads = threads > 1
         self.artifacts = 0
         self._started_bytes = 0
@@ -166,15 +169,17 @@ _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 class WorkerPool:
     """A number of workers to measure on. A context manager; safe between threads; pickles as its settings.
 
-    Processes are started when first needed. A fork of the user's process gets workers of its own.
+    Processes are started when first needed. A fork of the user's process gets workers of its own. A pickled
+    pool forgets the measurement slot, which belongs to a run.
     """
 
-    def __init__(self, workers: int = 1, threads: int = 1) -> None:
+    def __init__(self, workers: int = 1, threads: int = 1, slot: MeasurementSlot | None = None) -> None:
         """Set up a pool.
 
         Args:
             workers: processes; measuring on more than one at a time suits cores that are otherwise idle.
             threads: threads that candidates may use. With 1, each worker keeps to a core of its own.
+            slot: where to measure in turns with other processes of a run.
 
         Raises:
             InvalidOption: a count is not positive or too large.
@@ -183,14 +188,14 @@ class WorkerPool:
             raise InvalidOption(f"a pool needs at least one worker; got {workers}")
         if not 1 <= threads <= MAX_THREADS:
             raise InvalidOption(f"threads must be between 1 and {MAX_THREADS}; got {threads}")
-        self.workers, self.threads = workers, threads
+        self.workers, self.threads, self.slot = workers, threads, slot
         self._closed = False
         self._reset()
         _pools.add(self)
 
     def _reset(self) -> None:
         self._free = threading.Condition()
-        self._slots: dict[int, WorkerProcess | None] = dict.fromkeys(range(self.workers))
+        self._workers: dict[int, WorkerProcess | None] = dict.fromkeys(range(self.workers))
         self._leased: set[int] = set()
 
     @property
@@ -201,6 +206,8 @@ class WorkerPool:
     @contextlib.contextmanager
     def lease(self, recycle_after: int = 500) -> Iterator[WorkerProcess]:
         """Borrow a worker, waiting for one if all are busy. It is running, and nobody else uses it meanwhile.
+
+        In a measurement slot this waits for the turn of this process as well.
 
         Args:
             recycle_after: a worker that has run so many artifacts is replaced afterwards.
@@ -216,28 +223,30 @@ class WorkerPool:
                 self._free.wait()
                 self._refuse_if_closed()
             # Prefer a worker that is already running.
-            slot = max(set(self._slots) - self._leased, key=lambda s: (self._slots[s] is not None, -s))
-            self._leased.add(slot)
+            number = max(set(self._workers) - self._leased, key=lambda n: (self._workers[n] is not None, -n))
+            self._leased.add(number)
         try:
-            worker = self._running(slot)
-            yield worker
-            if worker.artifacts >= recycle_after or worker.has_grown:
-                worker.kill()
+            with self.slot.turn() if self.slot else contextlib.nullcontext():
+                self._refuse_if_closed()
+                worker = self._running(number)
+                yield worker
+                if worker.artifacts >= recycle_after or worker.has_grown:
+                    worker.kill()
         finally:
             with self._free:
-                self._leased.discard(slot)
+                self._leased.discard(number)
                 self._free.notify()
 
-    def _running(self, slot: int) -> WorkerProcess:
+    def _running(self, number: int) -> WorkerProcess:
         attempts = 0
         while True:
             attempts += 1
-            worker = self._slots[slot]
+            worker = self._workers[number]
             if worker is None or not worker.usable:
                 if worker is not None:
                     worker.kill()
-                worker = WorkerProcess(slot, self.threads)
-                self._slots[slot] = worker
+                worker = WorkerProcess(number, self.threads, self.slot)
+                self._workers[number] = worker
             try:
                 worker.wait_until_ready()
                 return worker
@@ -252,19 +261,19 @@ class WorkerPool:
 
     def pids(self) -> list[int]:
         """Process ids of the workers that are running."""
-        return [worker.pid for worker in self._slots.values() if worker is not None and worker.usable]
+        return [worker.pid for worker in self._workers.values() if worker is not None and worker.usable]
 
     def close(self) -> None:
         """End all workers, also in the middle of a request. Closing twice does nothing."""
         self._closed = True
-        for worker in self._slots.values():
+        for worker in self._workers.values():
             if worker is not None:
                 worker.kill()
         with self._free:
             self._free.notify_all()
 
     def _forget_workers(self) -> None:
-        for worker in self._slots.values():
+        for worker in self._workers.values():
             if worker is not None:
                 worker.forget()
         self._reset()
@@ -284,11 +293,16 @@ _default_lock = threading.Lock()
 
 
 def default_pool(threads: int = 1) -> WorkerPool:
-    """The pool of one worker that everything in this process shares, unless it was given one of its own."""
+    """The pool of one worker that everything in this process shares, unless it was given one of its own.
+
+    It measures in the process's measurement slot, if there is one (see ``hardware.slot``).
+    """
     with _default_lock:
-        pool = _default_pools.get(threads)
+        pool, slot = _default_pools.get(threads), current_slot()
+        if pool is not None and pool.slot is not slot:
+            pool.close()  # made before the process was told where to measure
         if pool is None or pool.closed:
-            pool = _default_pools[threads] = WorkerPool(workers=1, threads=threads)
+            pool = _default_pools[threads] = WorkerPool(workers=1, threads=threads, slot=slot)
         return pool
 
 

@@ -3,16 +3,19 @@
 Processes are started by ``subprocess`` and not ``multiprocessing``: that works from scripts without a main
 guard, from notebooks and standard input, and inside daemonic processes such as Gymnasium's vector
 environments. What the requests mean is the business of the module that the process runs: candidates are timed
-by ``hardware.worker``, MLIR passes are applied by ``envs.mlir_passes.server``.
+by ``hardware.worker``, MLIR passes are applied by ``envs.mlir_passes.server``, the environments of a training
+run live in ``baselines.rl.env_process``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 from solgym.errors import UnsupportedTarget
@@ -22,15 +25,16 @@ __all__ = ["REQUEST_TIMEOUT_S", "ServerProcess", "WorkerDied", "WorkerFailed", "
 
 REQUEST_TIMEOUT_S: Final = 30.0
 
-# Only a few modules of the package are needed over there: an empty stand-in for the package itself spares the
-# process the import of Gymnasium, which ``import solgym`` is for.
+# Mostly only a few modules of the package are needed over there: an empty stand-in for the package itself
+# spares the process the import of Gymnasium, which ``import solgym`` is for.
 _BOOTSTRAP: Final = """
 import importlib, json, sys, types
 paths, package, module, arguments = json.loads(sys.argv[1])
 sys.path[:] = paths
-stand_in = types.ModuleType("solgym")
-stand_in.__path__ = [package]
-sys.modules["solgym"] = stand_in
+if package is not None:
+    stand_in = types.ModuleType("solgym")
+    stand_in.__path__ = [package]
+    sys.modules["solgym"] = stand_in
 importlib.import_module(module).main(*arguments)
 """
 
@@ -55,12 +59,16 @@ class WorkerSilent(WorkerFailed):
 class ServerProcess:
     """A process and the connection to it. Used by one thread at a time."""
 
-    def __init__(self, module: str, *arguments: Any) -> None:
+    def __init__(
+        self, module: str, *arguments: Any, whole_package: bool = False, pass_fds: tuple[int, ...] = ()
+    ) -> None:
         """Start the process: ``module.main(socket_fd, alive_fd, *arguments)``.
 
         Args:
             module: what it runs.
             arguments: plain data for its ``main``.
+            whole_package: whether it needs ``import solgym``, which registers the environments.
+            pass_fds: further descriptors that it inherits, under the same numbers.
 
         Raises:
             UnsupportedTarget: this system cannot start it.
@@ -76,7 +84,7 @@ class ServerProcess:
             )
         import solgym
 
-        package = os.path.dirname(os.path.abspath(solgym.__file__ or ""))
+        package = None if whole_package else os.path.dirname(os.path.abspath(solgym.__file__ or ""))
         self._stderr = os.memfd_create("solgym-worker-stderr", os.MFD_CLOEXEC)
         self._stderr_read = 0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -89,7 +97,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                pass_fds=(theirs.fileno(), alive),
+                pass_fds=(theirs.fileno(), alive, *pass_fds),
                 start_new_session=True,
             )
         except BaseException:
@@ -125,10 +133,38 @@ class ServerProcess:
             WorkerDied: the process ended instead of answering.
             WorkerSilent: it did not answer in time.
         """
-        try:
+        self.send(message, payload, fd, deadline_s)
+        return self.receive(deadline_s)
+
+    def send(
+        self,
+        message: dict[str, Any],
+        payload: bytes = b"",
+        fd: int | None = None,
+        deadline_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        """The first half of ``exchange``; ``receive`` is the other."""
+        with self._answering_for(deadline_s):
             self._socket.settimeout(deadline_s)
             send_message(self._socket, message, payload, fd)
+
+    def receive(self, deadline_s: float = REQUEST_TIMEOUT_S) -> tuple[dict[str, Any], bytes]:
+        """Wait for the reply to what was sent."""
+        with self._answering_for(deadline_s):
+            self._socket.settimeout(deadline_s)
             reply, answer, _ = receive_message(self._socket)
+        self.resident_bytes = reply["resident_bytes"]
+        return reply, answer
+
+    def fileno(self) -> int:
+        """Descriptor on which a reply can be waited for with ``select``."""
+        return self._socket.fileno()
+
+    @contextlib.contextmanager
+    def _answering_for(self, deadline_s: float) -> Iterator[None]:
+        """Turn what can go wrong with the connection into errors; the process is then gone."""
+        try:
+            yield
         except TimeoutError as error:
             self.kill()
             raise WorkerSilent(f"no answer within {deadline_s:.1f} s") from error
@@ -142,8 +178,6 @@ class ServerProcess:
         ):  # an interrupt between request and reply: the next reply would answer the wrong question
             self.kill()
             raise
-        self.resident_bytes = reply["resident_bytes"]
-        return reply, answer
 
     def _end(self) -> int:
         """Return the exit code of a process that has hung up, killing it if it lingers."""
@@ -163,6 +197,19 @@ class ServerProcess:
         start, self._stderr_read = max(self._stderr_read, end - 2000), end
         text = os.pread(self._stderr, end - start, start).decode(errors="replace")
         return " | ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())
+
+    def hang_up(self) -> None:
+        """Let the process come to its end by itself, which it does once it has nothing to answer."""
+        if self._alive >= 0:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def kill_after(self, grace_s: float) -> None:
+        """Give a process that was hung up on this long to end, then kill it."""
+        if self._alive >= 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=grace_s)
+        self.kill()
 
     def kill(self) -> None:
         """End the process at once; its children go with it. Killing twice does nothing."""

@@ -29,7 +29,7 @@ from solgym.hardware.thread_runtime import LinkedRuntime, ThreadRuntime
 from solgym.hardware.timed_memory import POISON, Arena, TaskMemory
 from solgym.hardware.timing import NativeSampler, NativeTimer, SampleSet, sample_alone, sample_in_turns
 
-__all__ = ["LOADED_MAX", "main"]
+__all__ = ["LOADED_MAX", "claim_core", "main"]
 
 LOADED_MAX: Final = 32
 """Artifacts that stay linked; interleaved timing compares at most so many."""
@@ -108,6 +108,7 @@ class Worker:
         workspace_bytes: int,
         workspace: dict[str, Any] | None,
         timeout_s: float,
+        slow_s: float | None,
         spare_bytes: int,
     ) -> dict[str, Any]:
         """Link an artifact (the payload) and run it once in a guarded child."""
@@ -123,6 +124,7 @@ class Worker:
             task.fd,
             threads=threads,
             timeout_s=timeout_s,
+            slow_s=slow_s,
             spare_bytes=spare_bytes,
         )
         return asdict(run)
@@ -198,7 +200,7 @@ class Worker:
         runtime = ThreadRuntime(threads, self._runtime_code)
         helpers = sorted(set(os.listdir("/proc/self/task")) - before, key=int)
         if threads <= len(self._cores):
-            claims = {core: claim for core in sorted(self._cores) if (claim := _claim(core))}
+            claims = {core: claim for core in sorted(self._cores) if (claim := claim_core(core))}
             own, *others = [*claims, *sorted(self._cores - claims.keys())][:threads]
             self._claims = [claim for core, claim in claims.items() if core in (own, *others)]
             os.sched_setaffinity(0, {own})
@@ -239,13 +241,13 @@ def _memory_cap(spare_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def _claim_core(cores: list[int]) -> tuple[int | None, socket.socket | None]:
+def _own_core(cores: list[int]) -> tuple[int | None, socket.socket | None]:
     """Pin this process to the first of ``cores`` that no other worker on this machine has, if there is one.
 
     When all are taken the scheduler knows better than we do, and the process stays unpinned.
     """
     for core in cores:
-        if claim := _claim(core):
+        if claim := claim_core(core):
             try:
                 os.sched_setaffinity(0, {core})
             except OSError:
@@ -255,8 +257,8 @@ def _claim_core(cores: list[int]) -> tuple[int | None, socket.socket | None]:
     return None, None
 
 
-def _claim(core: int) -> socket.socket | None:
-    """Claim a core, unless another worker has it.
+def claim_core(core: int) -> socket.socket | None:
+    """Claim a core, unless another worker or run has it.
 
     It is done by an abstract socket's name, which the system frees when the socket is closed, however the
     process ends.
@@ -270,13 +272,21 @@ def _claim(core: int) -> socket.socket | None:
     return claim
 
 
-def main(socket_fd: int, alive_fd: int, own_core_among: list[int]) -> None:
+def main(
+    socket_fd: int,
+    alive_fd: int,
+    own_core_among: list[int],
+    slot_core: int | None = None,
+    slot_cpus: list[int] | None = None,
+) -> None:
     """Serve a pool until it closes the socket.
 
     Args:
         socket_fd: a connected stream socket, for requests and replies.
         alive_fd: a pipe whose other end is closed when the pool's process ends.
         own_core_among: cores of which to claim one; none, to stay unpinned.
+        slot_core: in a measurement slot, the core to keep to, which somebody else has claimed.
+        slot_cpus: in a measurement slot, all CPUs of the run: the pool's process is confined to some of them.
     """
     die_with(alive_fd)
     # Ctrl-C is for the user's process, which then closes the socket.
@@ -284,9 +294,12 @@ def main(socket_fd: int, alive_fd: int, own_core_among: list[int]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")  # if memory runs out, the candidate goes before the user's process
+    if slot_cpus is not None:
+        os.sched_setaffinity(0, slot_cpus if slot_core is None else {slot_core})
     cores = os.sched_getaffinity(0)
     # The claim lives as long as this variable, that is, as long as the process.
-    core, claim = _claim_core(own_core_among)
+    core, claim = _own_core(own_core_among)
+    core = slot_core if core is None else core
     with socket.socket(fileno=socket_fd) as sock:
         serve(sock, Worker(core, cores, (socket_fd, alive_fd)).operations)
     del claim

@@ -24,12 +24,14 @@ from solgym.commands.compare import compare
 from solgym.commands.compile import compile_for_gpu
 from solgym.commands.crashes import crashes
 from solgym.commands.doctor import doctor
+from solgym.commands.evaluate import evaluate
 from solgym.commands.experiment import experiment
 from solgym.commands.listing import list_environments
 from solgym.commands.opt import opt
 from solgym.commands.replay import replay
 from solgym.commands.show import show
 from solgym.commands.terminal import tolerate_any_encoding
+from solgym.commands.train import train
 from solgym.commands.tune import tune
 from solgym.errors import SolgymError
 
@@ -127,13 +129,15 @@ app.command()(tune)
 app.command()(replay)
 app.command()(compare)
 app.command()(experiment)
+app.command()(train)
+app.command()(evaluate)
 app.command()(opt)
 app.add_typer(crashes, name="crashes")
 app.command("compile")(compile_for_gpu)
 
 
 def _keep_interrupts() -> None:
-    """Let no Ctrl-C get lost: Python drops what is raised in a destructor, and LLVM's modules have slow ones."""
+    """Let no Ctrl-C get lost: Python drops what a destructor raises, and LLVM's modules have slow ones."""
     report = sys.unraisablehook
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:

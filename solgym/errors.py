@@ -23,6 +23,10 @@ class ClosedEnvironment(SolgymError, RuntimeError):
     """Raised when an environment or worker pool is used after ``close()``."""
 
 
+class EnvironmentLost(SolgymError, RuntimeError):
+    """Raised when processes that hold environments die again and again, or one fails by itself."""
+
+
 class InvalidOption(SolgymError, ValueError):
     """Raised when an argument or reset option has a value that is not allowed."""
 
@@ -33,6 +37,10 @@ class InvalidPolicy(SolgymError, ValueError):
 
 class InvalidProfile(SolgymError, ValueError):
     """Raised when a hardware profile cannot be read or contradicts itself."""
+
+
+class InvalidRun(SolgymError, ValueError):
+    """Raised when the folder of a training run is damaged, in use, or belongs to another run."""
 
 
 class InvalidSchedule(SolgymError, ValueError):

@@ -41,6 +41,12 @@ START_TIMEOUT_S: Final = 120.0
 STARTS_MAX: Final = 3
 """Attempts to start a process that something outside kills meanwhile."""
 
+BUILD_CPU_S: Final = 5.0
+BUILD_FACTOR: Final = 10.0
+"""CPU time that compiling a module may take: so much, or so many times what the untouched one took. Most take
+a fifth of a second; what takes LLVM more than seconds is unrolled out of all proportion.
+"""
+
 BUILD_TIMEOUT_S: Final = 15.0
 RESIDENT_MAX_BYTES: Final = 1 << 30
 """A worker that has grown to this is replaced: MLIR never gives back the types and attributes that it has
@@ -126,6 +132,7 @@ class PassWorker:
         self.pass_timeout_s = pass_timeout_s
         self.on_failure = on_failure
         self.starts = 0
+        self._untouched_build_s: dict[str, float] = {}
         self._process: ServerProcess | None = None
         self._reset()
         _workers.add(self)
@@ -180,11 +187,15 @@ class PassWorker:
         mode: FloatMode = "contract,reassoc",
     ) -> CompiledKernel | PassFailure:
         """Compile the module after ``actions``."""
-        asked = {"op": "build", "actions": list(actions), "mode": mode, "jit": jit}
+        untouched_s = self._untouched_build_s.get(source.id, 0.0)
+        limit_s = max(BUILD_CPU_S, BUILD_FACTOR * untouched_s) if actions else None
+        asked = {"op": "build", "actions": list(actions), "mode": mode, "jit": jit, "cpu_limit_s": limit_s}
         answer = self._ask(source, asked, tuple(actions), "finish", BUILD_TIMEOUT_S)
         if isinstance(answer, PassFailure):
             return answer
         reply, code = answer
+        if not actions:
+            self._untouched_build_s[source.id] = max(untouched_s, reply["cpu_s"])
         return CompiledKernel(code, ENTRY, reply["workspace_bytes"], self.toolchain)
 
     def code(
@@ -350,6 +361,10 @@ class PassWorker:
                     failure = _crash(error)
                     if error.returncode == -signal.SIGALRM:
                         text = f"{action} did not end within {self.pass_timeout_s:g} s and was killed"
+                        failure = PassFailure(Status.TIMEOUT, text)
+                    if error.returncode == -signal.SIGPROF:
+                        used = f"more than {message['cpu_limit_s']:.3g} s of CPU time"
+                        text = f"the compiler needed {used} and was killed"
                         failure = PassFailure(Status.TIMEOUT, text)
                     return self._failed(source, actions, action, failure)
                 except WorkerSilent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -39,9 +39,32 @@ ACTIONS_SHOWN: Final = 8
 FALLBACK_AFTER: Final = 3
 FALLBACK_BELOW: Final = -0.5
 
+PROPOSED_ACTIONS_MAX: Final = 20
+"""Longest sequence that a tuner proposes; the longest known to be good has 18 actions. Random ones of 40 cost
+several times the time to draw, and make modules of hundreds of operations that take LLVM seconds.
+"""
+
+FATAL_ACTIONS_MAX: Final = 10_000
+"""Actions that crashed or hung that a process remembers."""
+
+FATAL_TRIES: Final = 2
+"""How often an action may crash or hang on a module, for seconds each: once may be a busy machine's fault."""
+
+FUTILE: Final = "it has been tried in this state, and changed nothing or failed"
+
 _NOT_RUNNING: Final = frozenset(
     {Status.COMPILE_ERROR, Status.CRASHED, Status.RUNTIME_ERROR, Status.WRONG_RESULT, Status.ILLEGAL}
 )
+
+
+_fatal_actions: OrderedDict[tuple[str, str], int] = OrderedDict()
+"""How often an action has crashed or hung, by the module's digest and the action."""
+
+
+def _count_fatal(digest: str, action: str) -> None:
+    _fatal_actions[digest, action] = _fatal_actions.get((digest, action), 0) + 1
+    while len(_fatal_actions) > FATAL_ACTIONS_MAX:
+        _fatal_actions.popitem(last=False)
 
 
 class MLIRPassesEnv(TuningEnv[PassState]):
@@ -56,7 +79,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     compiled, checked against a float64 reference and timed on this machine.
 
     Passes run in a process of their own. One that fails, crashes or hangs costs the penalty and is undone,
-    and the episode goes on; so does one that makes the program compute something wrong, which happens.
+    and the episode goes on; so does one that makes the program compute something wrong, which happens, or
+    many times slower than it was. What has crashed or hung twice on a module is not tried on it again.
 
     Programs: `solgym list MLIRPasses` and docs/mlir_passes.md. A suite draws a program at each reset.
 
@@ -75,7 +99,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     | `any` | clean-ups at any level, approximate mathematics, and `finish` |
 
     The module itself decides which actions are offered: what an action works on must be there, and
-    combinations that are known to give wrong code or to crash a pass are left out. `info["action_mask"]` and
+    combinations that are known to give wrong code or to crash a pass are left out, and so is what has come to
+    nothing in the state in force. `info["action_mask"]` and
     `env.unwrapped.action_masks()` say which are; `env.unwrapped.explain(action)` why one is not;
     `env.unwrapped.action_meanings()` names all. An action that leaves the module's text as it was measures
     nothing and says so in `info["unchanged"]`. The action space has its own random generator: seed it with
@@ -193,6 +218,9 @@ class MLIRPassesEnv(TuningEnv[PassState]):
         self.enforce_masks = enforce_masks
         self.fallback = fallback
         self._recent: deque[int] = deque(maxlen=ACTIONS_SHOWN)
+        self._futile: set[int] = set()
+        """Actions that came to nothing in the state in force: no change, or a failure."""
+        self._futile_before: set[int] = set()
         self._fell_back = False
         self._bad_rewards = 0
         super().__init__(max_steps=max_steps, **arguments)
@@ -320,7 +348,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             self._untouched(),
             self._move,
             lambda state: np.flatnonzero(state.view.mask),
-            self.max_steps,
+            min(self.max_steps, PROPOSED_ACTIONS_MAX),
             actions=len(ACTIONS),
             state_of=self._state_of,
             actions_of=_actions_of,
@@ -357,11 +385,11 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             yield f"after step {count}: {candidate.actions[count - 1]}" if count else "untouched", text
 
     def evaluate(self, candidate: Candidate, known: Measurement | None = None) -> Measurement:
-        """Compile, check and time a candidate; what crashes or computes something wrong goes to the crash
-        log.
+        """Compile, check and time a candidate; code that crashes or computes something wrong goes to the
+        crash log. Code that is too slow is nobody's fault.
         """
         measurement = super().evaluate(candidate, known)
-        if measurement.status in (Status.WRONG_RESULT, Status.CRASHED, Status.TIMEOUT, Status.RUNTIME_ERROR):
+        if measurement.status in (Status.WRONG_RESULT, Status.CRASHED, Status.RUNTIME_ERROR):
             self._log(candidate, measurement)
         return measurement
 
@@ -380,13 +408,23 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             return Move(state, finishes=True)
         name, actions = ACTIONS[index].name, state.candidate.actions
         worker = default_pass_worker()
+        if self.enforce_masks and self._running and state is self._state and index in self._futile:
+            return Move(None, illegal_because=FUTILE)
         if self.enforce_masks and not state.view.mask[index]:
             return Move(
                 None, illegal_because=worker.why_not(self.task, actions, name) or "it is not offered now"
             )
         if len(actions) >= MAX_ACTIONS:
             return Move(None, illegal_because=f"a sequence has at most {MAX_ACTIONS} actions")
+        if _fatal_actions.get((state.view.digest, name), 0) >= FATAL_TRIES:
+            self._note_futile(state, index)
+            text = f"{name} crashed or hung on this module {FATAL_TRIES} times and is not tried again"
+            return Move(None, failed=Measurement.failed(Status.CRASHED, text))
         view = worker.step(self.task, actions, name, self.observation, self.enforce_masks)
+        if isinstance(view, PassFailure) and view.status in (Status.CRASHED, Status.TIMEOUT):
+            _count_fatal(state.view.digest, name)
+        elif isinstance(view, PassFailure) or not view.changed:
+            self._note_futile(state, index)
         if isinstance(view, PassFailure):
             if view.status is Status.ILLEGAL:
                 return Move(None, illegal_because=view.error)
@@ -395,11 +433,28 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             return Move(state)
         return Move(PassState(self._sequence((*actions, name)), view))
 
+    def _note_futile(self, state: PassState, index: int) -> None:
+        if self._running and state is self._state:
+            self._futile.add(index)
+
+    def _enter(self, state: PassState) -> None:
+        if state is not self._state:
+            self._futile_before, self._futile = self._futile, set()
+        super()._enter(state)
+
+    def _evaluate_state(self) -> Measurement:
+        measurement = super()._evaluate_state()
+        if not measurement.ok and self.reward_at == "step":  # back to where the last action was taken
+            self._futile = self._futile_before | {self._recent[-1]}
+        return measurement
+
     def action_masks(self) -> NDArray[np.bool_]:
         """Which actions are offered now."""
         if not self.enforce_masks:
             return np.ones(len(ACTIONS), dtype=np.bool_)
-        return self.state.view.mask.copy()
+        mask = self.state.view.mask.copy()
+        mask[list(self._futile)] = False
+        return mask
 
     def action_meanings(self) -> tuple[str, ...]:
         """The names of all actions."""
@@ -408,7 +463,11 @@ class MLIRPassesEnv(TuningEnv[PassState]):
     def explain(self, action: Any) -> str | None:
         """Why an action is not offered now, or None if it is."""
         index = int(action)
-        if index == 0 or not self.enforce_masks or self.state.view.mask[index]:
+        if index == 0 or not self.enforce_masks:
+            return None
+        if index in self._futile:
+            return FUTILE
+        if self.state.view.mask[index]:
             return None
         return default_pass_worker().why_not(self.task, self.state.candidate.actions, ACTIONS[index].name)
 
@@ -424,6 +483,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             InvalidOption: besides the reasons given there, a user's own program does not run.
         """
         self._recent.clear()
+        self._futile.clear()
         self._fell_back = False
         self._bad_rewards = 0
         begun = super().reset(seed=seed, options=options)

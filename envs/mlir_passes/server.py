@@ -12,6 +12,7 @@ import json
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, Final
@@ -129,10 +130,18 @@ class Server:
         return {"reason": self.session.why_not(key, actions, action)}, b""
 
     @_failing_softly
-    def build(self, key: str, actions: tuple[str, ...], mode: FloatMode, jit: Jit) -> Reply:
-        """Compile."""
-        made = self.session.build(key, actions, mode, jit)
-        return {"workspace_bytes": made.workspace_bytes}, made.code
+    def build(
+        self, key: str, actions: tuple[str, ...], mode: FloatMode, jit: Jit, cpu_limit_s: float | None
+    ) -> Reply:
+        """Compile; past the limit, in CPU time, SIGPROF ends the process."""
+        started_s = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, cpu_limit_s or 0.0)
+        try:
+            made = self.session.build(key, actions, mode, jit)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+        taken_s = time.process_time() - started_s
+        return {"workspace_bytes": made.workspace_bytes, "cpu_s": taken_s}, made.code
 
     @_failing_softly
     def code(self, key: str, actions: tuple[str, ...], mode: FloatMode, form: Form) -> Reply:

@@ -44,9 +44,19 @@ def opt(
             metavar="FILE",
         ),
     ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Let a trained policy choose the passes, measuring as it was trained to: its file, or the "
+            "name of one that comes with SOLGym.",
+            metavar="POLICY",
+        ),
+    ] = None,
     function: Annotated[
         str | None,
-        typer.Option(help="The function that --emit lowers, if the file has several.", metavar="NAME"),
+        typer.Option(
+            help="The function that --emit lowers or --policy runs, if the file has several.", metavar="NAME"
+        ),
     ] = None,
     emit: Annotated[
         str,
@@ -65,13 +75,19 @@ def opt(
     from solgym.errors import InvalidOption
     from solgym.hardware.atomic_files import write_atomically
 
-    if (passes is None) == (trace is None):
-        raise InvalidOption("give either --passes, the names of actions, or --trace, a run to take them from")
+    if sum(given is not None for given in (passes, trace, policy)) != 1:
+        raise InvalidOption(
+            "give one of --passes, the names of actions, --trace, a run to take them from, and --policy, "
+            "what chooses them"
+        )
     if emit not in ("mlir", "llvm", "asm"):
         raise InvalidOption(f"there is no form {emit!r}; give --emit mlir, llvm or asm")
-    if function is not None and emit == "mlir":
+    if function is not None and emit == "mlir" and policy is None:
         raise InvalidOption("--function says what --emit llvm or asm lowers; the module is written whole")
-    actions = named_actions(passes) if passes is not None else _recorded(cast(Path, trace))
+    if policy is not None:
+        actions = _chosen_by(policy, file, function)
+    else:
+        actions = named_actions(passes) if passes is not None else _recorded(cast(Path, trace))
     worker = PassWorker()
     try:
         source = _source(file, function, worker, lowered=emit != "mlir")
@@ -228,6 +244,39 @@ def _recorded(trace: Path) -> tuple[str, ...]:
             raise InvalidOption(f"{trace} is of {header.env_id}, which has no passes; give one of MLIRPasses")
         candidate = best.candidate
     return PassSequence.from_json(candidate).actions
+
+
+def _chosen_by(policy: str, file: Path, function: str | None) -> tuple[str, ...]:
+    """The actions that are in force after an episode in which a policy acts on the program of a file."""
+    from contextlib import closing
+
+    from solgym.baselines.plots import format_seconds
+    from solgym.baselines.rl.episodes import play
+    from solgym.baselines.rl.policy import Policy
+    from solgym.baselines.runner import make_env
+    from solgym.commands.profiles import calibrated_profile
+    from solgym.commands.tasks import OWN_PROGRAM, program_options
+    from solgym.envs.mlir_passes.sequence import PassSequence
+    from solgym.errors import InvalidOption
+
+    if str(file) == "-":
+        raise InvalidOption("a policy runs the program again and again; give a file in place of -")
+    loaded = Policy.load(policy)
+    options = loaded.options_for(OWN_PROGRAM) | program_options(file, function)
+    options.pop("threads", None)  # programs run on one
+    with closing(make_env(OWN_PROGRAM, options=options)) as env:
+        loaded.check(env)
+        console = open_console(stderr=True)
+        calibrated_profile(console)
+        with console.status("the policy acts"):
+            episode = play(loaded, env, env.tasks[0])
+    assert isinstance(episode.candidate, PassSequence)
+    console.print(
+        f"{episode.steps} steps, {episode.failures} failed; {format_seconds(episode.baseline_s)} untouched, "
+        f"{format_seconds(episode.baseline_s / episode.speedup)} now, gap closed {episode.gap_closed:.3f}",
+        highlight=False,
+    )
+    return episode.candidate.actions
 
 
 def _table(steps: Iterable[Step]) -> Table:

@@ -37,6 +37,10 @@ def tune(
         int | None, typer.Option(help="How many candidates to try (200 if --seconds is left out too).")
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="How long to try candidates.")] = None,
+    guided: Annotated[
+        bool,
+        typer.Option("--guided", help="Stop before where the speed of light leaves little to win."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     seeds: Annotated[
         list[Path] | None,
@@ -71,7 +75,7 @@ def tune(
     console = open_console()
     if budget is None and seconds is None:
         budget = DEFAULT_MEASUREMENTS
-    limits = Budget(budget, seconds)
+    limits = Budget(budget, seconds, guided)
     options = program_options(program, function)
     # Mistakes show before the machine is calibrated, which takes a while.
     check_tuner(tuner, seed)
@@ -83,7 +87,9 @@ def tune(
         if len(made.tasks) == 1:
             check_initial(initial, made.tasks[0])
     folder = (
-        out if out is not None else _default_folder(env, chosen, tuner, mode, seed, threads, bool(initial))
+        out
+        if out is not None
+        else _default_folder(env, chosen, tuner, mode, seed, threads, bool(initial), guided)
     )
     check_folder(folder)
     calibrated_profile(console)
@@ -126,10 +132,18 @@ def tune(
 
 
 def _default_folder(
-    env: str, task: str | None, tuner: str, mode: str, seed: int, threads: int, begins_with_seeds: bool
+    env: str,
+    task: str | None,
+    tuner: str,
+    mode: str,
+    seed: int,
+    threads: int,
+    begins_with_seeds: bool,
+    guided: bool,
 ) -> Path:
     parts = [tuner, mode, f"seed{seed}", *([f"{threads}threads"] if threads > 1 else [])]
     parts += ["seeds"] if begins_with_seeds else []
+    parts += ["guided"] if guided else []
     named = env if task is None else task.replace("/", "-")
     if task is not None and not env.startswith("KernelDSL-"):
         named = f"{env}-{named}"  # kernels and programs may have equal task ids

@@ -135,7 +135,7 @@ def test_a_run_goes_through_the_plan_and_leaves_only_compressed_traces(planned, 
     assert all(path.exists() for path in files.values())
     record = json.loads((tmp_path / "out/experiment.json").read_text())
     assert record["command"] == "solgym experiment grid.toml"
-    assert record["budget"] == {"measurements": 2, "seconds": None}
+    assert record["budget"] == {"measurements": 2, "seconds": None, "guided": False}
     assert record["seeds"] == [0, 1, 2]
     assert record["machine"]["device"] == device_fingerprint()
     assert record["versions"]["toolchains"] == [toolchain_fingerprint()]

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from solgym.envs import measuring
 from solgym.envs.base import EPISODES_PER_INPUTS
 from solgym.envs.info import StepInfo
 from solgym.envs.kernel_dsl.env import KernelDSLEnv
@@ -164,6 +165,24 @@ def test_a_baseline_that_fails_counts_as_the_time_limit():
     _, info = env.reset(seed=0)
     assert info["baseline_s"] == 100.0
     assert env.baseline.status is Status.TIMEOUT
+
+
+def test_candidates_are_measured_against_the_baseline_and_the_baseline_against_nothing():
+    class Watching(FakeTarget):
+        fingerprint = "watching"
+
+        def measure(self, artifact, task, policy=None, seed=0, sol_time_s=None):
+            policies.append(policy)
+            return super().measure(artifact, task, policy, seed, sol_time_s)
+
+    policies = []
+    env = make(target=Watching(), policy=MeasurePolicy(slow_factor=30.0))
+    env.reset(seed=0)
+    env.step(index_of(env, "split loop 0 by 4"))
+    env.choose_task("gemm/f32/m8n8k8")
+    env.evaluate(env.untouched)
+    assert [policy.baseline_s for policy in policies] == [None, BASELINE_S, None]
+    assert policies[1].slow_s == 30 * BASELINE_S
 
 
 def test_a_baseline_whose_compiler_ran_out_of_time_is_compiled_again():
@@ -550,3 +569,22 @@ def test_render_as_picture(kernel_and_task):
 def test_threads_are_the_targets():
     assert make().threads == 1
     assert gym.make("KernelDSL-GEMM-v0", threads=2).unwrapped.target.spec.threads == 2
+
+
+def test_processes_that_share_a_file_measure_a_baseline_once(tmp_path, monkeypatch):
+    """A second process is stood in for by forgetting what the first one knows."""
+    path = tmp_path / "baselines.jsonl"
+    monkeypatch.setattr(measuring, "_kept", None)
+    measured = []
+    for _ in range(2):
+        measuring.keep_baselines(path)
+        target = FakeTarget()
+        env = KernelDSLEnv("gemm", target=target, profile=PROFILE)
+        env.reset(seed=0)
+        measured.append(len(target.measured))
+    assert measured == [1, 0]
+    path.write_bytes(b"damaged\n" + path.read_bytes()[:-10])
+    measuring.keep_baselines(path)
+    env.reset(seed=0)
+    assert env.baseline.time_s == BASELINE_S
+    measuring.keep_baselines(None)

@@ -8,6 +8,7 @@ from solgym.envs.design import Move
 from solgym.envs.kernel_dsl.nest import ProgramNest
 from solgym.envs.proposals import EpisodeSource, ProposalSource
 from solgym.errors import InvalidOption
+from solgym.hardware.measurement import Measurement, Status
 from solgym.hardware.target import cpu_spec
 
 SPEC = cpu_spec()
@@ -72,6 +73,37 @@ def test_episodes_have_at_most_max_steps_legal_actions_and_never_finish_early():
     assert source.enumerate() is None
     with pytest.raises(InvalidOption, match="max_steps"):
         EpisodeSource(Counted(), move, lambda _: np.arange(7), max_steps=0, actions=7)
+
+
+def test_no_action_is_tried_in_a_state_in_which_one_hung():
+    @dataclass(frozen=True)
+    class Word:
+        digest: str = ""
+
+    @dataclass(frozen=True)
+    class Spelled:
+        candidate: Word = Word()
+
+    def spell(state, index):
+        tried.append((state.candidate.digest, index))
+        if len(state.candidate.digest) == 2:
+            return Move(None, failed=Measurement.failed(Status.TIMEOUT, "it hung"))
+        return Move(Spelled(Word(state.candidate.digest + "abcdefgh"[index])))
+
+    tried = []
+    source = EpisodeSource(Spelled(), spell, lambda _: np.arange(1, 8), max_steps=6, actions=8)
+    rng = np.random.default_rng(0)
+    drawn = [source.draw(rng) for _ in range(300)]
+    assert {len(word.digest) for word in drawn} == {1, 2}, "episodes end where an action hangs"
+    hung = [state for state, _ in tried if len(state) == 2]
+    assert len(hung) == len(set(hung))
+    assert source.sizes == (8,) * 6
+    deep = Spelled(Word(hung[0]))
+    assert all(source.successor(deep, action) is None for action in range(8))
+    for _ in range(100):
+        source.mutate(source.sample(rng), rng)
+    hung = [state for state, _ in tried if len(state) == 2]
+    assert len(hung) == len(set(hung))
 
 
 def test_an_episode_ends_where_nothing_is_legal():

@@ -39,6 +39,11 @@ def test_sol_weighted_adds_utilisations():
     assert reward(at(4.0), at(2.0)) == pytest.approx(0.5 + 0.5 * 1.0 / 2.0 + 0.25 * 0.5 / 2.0)
 
 
+def test_inverse_time_is_paid_for_the_state_after_the_step_alone():
+    reward = REWARDS["inverse_time"]
+    assert reward(at(5.0), at(0.002)) == reward(at(0.002), at(0.002)) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("name", REWARDS)
 @pytest.mark.parametrize(("before", "after"), [(5.0, 1.0), (1.0, 5.0), (2.0, 2.0), (1e-6, 7.0), (7.0, 1e-6)])
 def test_rewards_keep_to_their_range(name, before, after):
@@ -51,5 +56,6 @@ def test_rewards_resolve_by_name_or_object():
     assert resolve_reward("relative") is REWARDS["relative"]
     custom = Relative(threshold=0.1)
     assert resolve_reward(custom) is custom
-    with pytest.raises(InvalidOption, match="choose one of gap_closed, log_speedup, relative, sol_weighted"):
+    names = "gap_closed, log_speedup, relative, sol_weighted, inverse_time"
+    with pytest.raises(InvalidOption, match=f"choose one of {names}"):
         resolve_reward("speed")

@@ -90,6 +90,27 @@ def test_an_endless_loop_is_a_timeout(target: CpuTarget, where: str) -> None:
     assert "0.2 s" in str(measurement.error)
 
 
+def test_a_candidate_many_times_slower_than_the_baseline_is_stopped(target: CpuTarget) -> None:
+    endless = "br label %spin\nspin:\nbr label %spin\nnever:\n"
+    slow = add_candidate(threads=target.threads, before=endless)
+    measurement = outcome(target, slow, timeout_s=1000.0, baseline_s=0.01, slow_factor=8.0)
+    assert measurement.status is Status.TIMEOUT
+    assert measurement.error == (
+        "too slow: the first run was stopped after 0.08 s of CPU time, 8 times the baseline's 0.01 s"
+    )
+
+
+def test_time_in_which_others_have_the_core_is_not_slowness(target: CpuTarget) -> None:
+    sleepy = add_candidate(
+        threads=target.threads,
+        declarations="declare i32 @usleep(i32)\n",
+        before="%slept = call i32 @usleep(i32 150000)\n",
+    )
+    measurement = outcome(target, sleepy, timeout_s=10.0, baseline_s=1e-3, batch_below_s=0.0)
+    assert measurement.status in RIGHT
+    assert outcome(target, sleepy, timeout_s=0.1, baseline_s=1e-3).status is Status.TIMEOUT
+
+
 def test_recursion_without_end_crashes(target: CpuTarget) -> None:
     declarations = """
     define internal i64 @dig(i64 %n) noinline {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from solgym.errors import InvalidOption, InvalidTrace
-from solgym.hardware.measurement import Measurement, MeasurePolicy, Status, tied
+from solgym.hardware.measurement import SLOW_FLOOR_S, Measurement, MeasurePolicy, Status, tied
 
 
 def timed(low: float, median: float, high: float, status: Status = Status.OK) -> Measurement:
@@ -98,6 +98,8 @@ def test_damaged_json_gives_one_clear_sentence(damage: dict[str, Any]) -> None:
         {"target_ci": 0.5},
         {"max_seconds": 0.0},
         {"timeout_s": -1.0},
+        {"slow_factor": 1.0},
+        {"baseline_s": 0.0},
         {"memory_bytes": 0},
         {"recycle_after": 0},
         {"sol_floor": 2.0},
@@ -108,3 +110,9 @@ def test_damaged_json_gives_one_clear_sentence(damage: dict[str, Any]) -> None:
 def test_impossible_policies_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match="measuring policy"):
         MeasurePolicy(**settings)
+
+
+def test_the_limit_for_slow_candidates_follows_the_baseline_above_a_floor() -> None:
+    assert MeasurePolicy().slow_s is None
+    assert MeasurePolicy(baseline_s=2.0, slow_factor=5.0).slow_s == 10.0
+    assert MeasurePolicy(baseline_s=1e-6).slow_s == SLOW_FLOOR_S

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -178,8 +179,8 @@ def test_a_worker_outlives_the_thread_that_started_it(pool: WorkerPool, target: 
 def killed_while_starting(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     start, left = WorkerProcess.__init__, [times]
 
-    def killed(worker: WorkerProcess, slot: int, threads: int) -> None:
-        start(worker, slot, threads)
+    def killed(worker: WorkerProcess, *arguments: Any) -> None:
+        start(worker, *arguments)
         if left[0]:
             left[0] -= 1
             os.kill(worker.pid, signal.SIGKILL)

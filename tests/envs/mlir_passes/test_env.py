@@ -5,14 +5,16 @@ import os
 import pickle
 import signal
 import warnings
+from contextlib import closing
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from solgym.envs.mlir_passes.catalogue import ACTIONS, LEVELS
-from solgym.envs.mlir_passes.client import default_pass_worker
+from solgym.envs.base import TuningEnv
+from solgym.envs.mlir_passes.catalogue import ACTION_INDEX, ACTIONS, LEVELS
+from solgym.envs.mlir_passes.client import PassFailure, PassWorker, default_pass_worker
 from solgym.envs.mlir_passes.env import MLIRPassesEnv
 from solgym.envs.mlir_passes.features import FULL_NAMES, MQSS_NAMES, feature_table
 from solgym.envs.mlir_passes.programs import PROGRAMS, SUITES
@@ -132,7 +134,6 @@ def test_an_episode_builds_a_pipeline_step_by_step():
 def test_an_action_that_changes_nothing_says_so_and_measures_nothing():
     env = make()
     env.reset(seed=0)
-    act(env, "canonicalize")
     used = env.unwrapped.measurements_used
     _, reward, _, _, info = act(env, "canonicalize")
     assert info["status"] == "ok"
@@ -141,6 +142,37 @@ def test_an_action_that_changes_nothing_says_so_and_measures_nothing():
     assert info["measurements_used"] == used
     _, _, _, _, info = act(env, "bufferize")
     assert not info["unchanged"]
+
+
+def test_what_came_to_nothing_is_not_offered_again_in_the_same_state():
+    env = make(reward_at="end")
+    canonicalize = ACTION_INDEX["canonicalize"]
+    for _ in range(2):
+        env.reset(seed=0)
+        assert env.unwrapped.action_masks()[canonicalize]
+        _, _, _, _, info = act(env, "canonicalize")
+        assert info["unchanged"]
+        assert not info["action_mask"][canonicalize]
+        assert "changed nothing" in env.unwrapped.explain(canonicalize)
+        _, reward, _, _, info = act(env, "canonicalize")
+        assert (info["status"], reward) == ("illegal", env.unwrapped.failure_penalty)
+        act(env, "bufferize")
+        assert env.unwrapped.action_masks()[canonicalize]
+
+
+def test_a_candidate_that_fails_is_not_offered_again_where_it_was_found(monkeypatch):
+    env = make()
+    env.reset(seed=0)
+    tile, bufferize = ACTION_INDEX["tile-contraction-m8-n8-k1"], ACTION_INDEX["bufferize"]
+    failed = Measurement.failed(Status.WRONG_RESULT, "all of it is wrong")
+    with monkeypatch.context() as patched:
+        patched.setattr(TuningEnv, "evaluate", lambda *_: failed)
+        _, _, _, _, info = env.step(tile)
+    assert info["status"] == "wrong_result"
+    assert not info["action_mask"][tile]
+    assert info["action_mask"][bufferize]
+    env.step(bufferize)
+    assert env.unwrapped.state.candidate.actions == ("bufferize",)
 
 
 def test_the_same_machine_code_is_not_timed_again():
@@ -190,6 +222,28 @@ def test_a_crash_in_the_middle_of_an_episode_costs_the_penalty_and_nothing_else(
     assert worker.code(env.unwrapped.task, ("bufferize",)) == before
     _, _, _, _, info = act(env, "linalg-to-affine")
     assert info["status"] == "ok", info["error"]
+
+
+def test_an_action_that_hung_twice_on_a_module_is_not_tried_on_it_again(monkeypatch):
+    asked = []
+
+    def hang(self, source, actions, action, *arguments):
+        asked.append(action)
+        return PassFailure(Status.TIMEOUT, "it did not end")
+
+    task = "gemm/f32/m31n35k37"
+    action = ACTION_INDEX["canonicalize"]
+    statuses = []
+    for number in range(2):
+        with monkeypatch.context() as patched, closing(MLIRPassesEnv("gemm", task=task, **QUIET)) as env:
+            patched.setattr(PassWorker, "step", hang)
+            env.reset(seed=number)
+            for _ in range(2):
+                _, reward, terminated, _, info = env.step(action)
+                assert (reward, terminated) == (-1.0, False)
+                statuses.append(info["status"])
+    assert statuses == ["timeout", "timeout", "crashed", "illegal"]
+    assert asked == ["canonicalize"] * 2
 
 
 def test_equal_actions_give_equal_modules_and_two_environments_do_not_mix():

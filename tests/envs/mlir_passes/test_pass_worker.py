@@ -114,6 +114,18 @@ def test_a_slow_pass_is_a_timeout_however_many_passes_came_before():
     assert failure.status is Status.TIMEOUT
 
 
+def test_code_that_takes_too_long_to_compile_is_a_timeout_except_the_programs_own(worker, monkeypatch):
+    monkeypatch.setattr(client, "BUILD_CPU_S", 1e-3)
+    assert isinstance(worker.build(GEMM, ()), CompiledKernel)
+    monkeypatch.setattr(client, "BUILD_FACTOR", 1e-3)
+    failure = worker.build(GEMM, LOWERED)
+    assert isinstance(failure, PassFailure)
+    assert failure.status is Status.TIMEOUT
+    assert "the compiler needed more than 0.001 s of CPU time" in failure.error
+    monkeypatch.setattr(client, "BUILD_FACTOR", 1e3)
+    assert isinstance(worker.build(GEMM, LOWERED), CompiledKernel)
+
+
 def test_a_crash_is_told_and_logged_and_the_next_question_is_answered():
     told = []
     worker = PassWorker(on_failure=lambda *what: told.append(what))
