@@ -7,7 +7,7 @@ at the end it is to finish. Tasks held out for tests are never looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from solgym.baselines.rl.settings import ImitationSettings
 from solgym.envs.base import TuningEnv
 from solgym.envs.proposals import EpisodeSource
 from solgym.errors import InvalidOption
+from solgym.hardware.target import Candidate
 
 __all__ = ["Decisions", "fit", "record_experts"]
 
@@ -46,7 +47,11 @@ class Decisions:
 
 
 def record_experts(
-    env: TuningEnv[Any], tasks: Sequence[str], seed: int, progress: Callable[[int], None] = lambda _: None
+    env: TuningEnv[Any],
+    tasks: Sequence[str],
+    seed: int,
+    progress: Callable[[int], None] = lambda _: None,
+    candidates: Mapping[str, Candidate] | None = None,
 ) -> Decisions:
     """Step through the expert's actions of every task.
 
@@ -57,6 +62,7 @@ def record_experts(
         tasks: whose experts to follow.
         seed: of the environment.
         progress: told how many tasks are done.
+        candidates: what to lead to instead of the best known candidate, by task.
 
     Raises:
         InvalidOption: no expert can be followed.
@@ -65,7 +71,7 @@ def record_experts(
     followed = 0
     for number, task in enumerate(tasks):
         before = len(recorded)
-        recorded += _follow(env, task, seed)
+        recorded += _follow(env, task, seed, (candidates or {}).get(task))
         followed += len(recorded) > before
         progress(number + 1)
     if not recorded:
@@ -82,11 +88,12 @@ def record_experts(
 
 
 def _follow(
-    env: TuningEnv[Any], task: str, seed: int
+    env: TuningEnv[Any], task: str, seed: int, candidate: Candidate | None
 ) -> list[tuple[NDArray[np.float32], NDArray[np.bool_], int]]:
     observation, _ = env.reset(seed=seed, options={"task": task})
     source = env.proposals(env.modes[-1])
-    path = source.path_to(env.expert) if isinstance(source, EpisodeSource) and env.expert else None
+    end = candidate or env.expert
+    path = source.path_to(end) if isinstance(source, EpisodeSource) and end else None
     if path is None:
         return []
     recorded = []
@@ -124,7 +131,7 @@ def fit(
     """
     policy: Any = model.policy
     trained = [*policy.mlp_extractor.policy_net.parameters(), *policy.action_net.parameters()]
-    optimizer = torch.optim.Adam(trained, lr=settings.learning_rate)
+    optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
     observations, actions = torch.from_numpy(decisions.observations), torch.from_numpy(decisions.actions)
     policy.set_training_mode(True)
     loss_of_epoch = 0.0

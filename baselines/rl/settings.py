@@ -221,13 +221,18 @@ class ImitationSettings(_Part):
 
     Attributes:
         epochs: passes over their actions; 0 is not at all.
+        candidates: a JSON file with candidates to imitate instead, such as ``best.json`` of ``solgym tune``,
+            or a list of them; tasks of which it has none fall back to the best known.
         learning_rate: of Adam.
         batch_size: decisions a batch.
+        weight_decay: of Adam, decoupled from the gradient.
     """
 
     epochs: CountOrNone = 0
+    candidates: str | None = None
     learning_rate: Positive = 1e-3
     batch_size: Count = 64
+    weight_decay: NotNegative = 0.0
 
 
 class CurriculumSettings(_Part):

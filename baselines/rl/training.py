@@ -25,6 +25,7 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 import solgym
+from solgym.baselines.initial import read_initial
 from solgym.baselines.rl.algorithms import ALGORITHM_NAMES, Schedules, make_model, policy_of
 from solgym.baselines.rl.checkpoint import load_checkpoint, save_checkpoint
 from solgym.baselines.rl.curriculum import Curriculum, levels_of, measure_difficulty
@@ -53,6 +54,7 @@ from solgym.envs.registration import env_class
 from solgym.errors import InvalidOption
 from solgym.hardware.fingerprint import device_fingerprint, host_device
 from solgym.hardware.slot import claim_slot, use_slot
+from solgym.hardware.target import Candidate
 
 __all__ = ["SilentTrainingListener", "Standing", "TrainResult", "TrainingListener", "train"]
 
@@ -192,6 +194,7 @@ def train(
     for module in modules:
         importlib.import_module(module)
     env_class(settings.env.id)
+    imitated = _imitated(settings)
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(out, settings))
         stored = folder.info
@@ -238,7 +241,7 @@ def train(
             notice=listener.notice,
         )  # fmt: skip
         stack.callback(envs.close)
-        return _Run(settings, folder, info, own_env, envs, listener).go()
+        return _Run(settings, folder, info, own_env, envs, imitated, listener).go()
 
 
 class _Run:
@@ -251,6 +254,7 @@ class _Run:
         info: RunInfo,
         own_env: Env,
         envs: TrainingEnvs,
+        imitated: Mapping[str, Candidate],
         listener: TrainingListener,
     ) -> None:
         self._settings = settings
@@ -259,6 +263,7 @@ class _Run:
         self._info = info
         self._own_env = own_env
         self._envs = envs
+        self._imitated = imitated
         self._listener = listener
         self._curriculum = self._make_curriculum()
         self._model = make_model(settings, cast(VecEnv, envs))
@@ -310,6 +315,7 @@ class _Run:
                 lambda done: self._listener.stage(
                     f"following the experts, {done} of {len(self._info.tasks)}"
                 ),
+                self._imitated,
             )
             left_out = len(self._info.tasks) - decisions.tasks
             if left_out:
@@ -572,6 +578,15 @@ def _tasks_of(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     finally:
         split.close()
         test.close()
+
+
+def _imitated(settings: Settings) -> dict[str, Candidate]:
+    """The candidates to imitate that the settings give, by task."""
+    file = settings.imitation.candidates
+    if file is None or not settings.imitation.epochs:
+        return {}
+    found = read_initial([Path(file)], env_class(settings.env.id).read_candidate)
+    return {candidate.to_json()["task"]: candidate for candidate in found}
 
 
 def _profiles_of(settings: Settings, listener: TrainingListener) -> tuple[Any, ...]:

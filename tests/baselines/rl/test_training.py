@@ -20,7 +20,7 @@ from solgym.baselines.rl.policy import Policy  # noqa: E402
 from solgym.baselines.rl.processes import EnvProcesses  # noqa: E402
 from solgym.baselines.rl.settings import Settings, settings_from  # noqa: E402
 from solgym.baselines.rl.training import SilentTrainingListener, train  # noqa: E402
-from solgym.errors import InvalidOption, InvalidRun  # noqa: E402
+from solgym.errors import InvalidOption, InvalidRun, InvalidSchedule  # noqa: E402
 from tests.baselines.rl import fakes  # noqa: E402
 
 MODULE = "tests.baselines.rl.fakes"
@@ -212,6 +212,23 @@ def test_experts_of_the_training_tasks_are_imitated_if_asked_for(tmp_path: Path)
     for task, episode in begin["train"].items():
         env.reset(options={"task": task, "warm_start": "expert"})
         assert episode["gap_closed"] == pytest.approx(env.state_gap_closed())
+
+
+def test_given_candidates_are_imitated_instead_of_the_experts(tmp_path: Path) -> None:
+    tasks = fakes.TASKS["train"]
+    given = tmp_path / "given.json"
+    slow = {task: 1 + (fakes.right_action(task, 0) + 1) % (fakes.ACTIONS - 1) for task in tasks}
+    given.write_text(json.dumps([{"task": task, "taken": [action]} for task, action in slow.items()]))
+    chosen = settings(
+        training={"steps": 64, "evaluate_every": 64},
+        imitation={"epochs": 60, "learning_rate": 5e-3, "candidates": str(given)},
+    )
+    begin = learn(chosen, tmp_path / "run").progress[0]
+    assert begin["imitated_decisions"] == 2 * len(tasks)
+    assert begin["imitated_tasks"] == len(tasks)
+    given.write_text("{")
+    with pytest.raises(InvalidSchedule, match=r"given\.json"):
+        learn(chosen, tmp_path / "other")
 
 
 def test_a_run_over_several_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
