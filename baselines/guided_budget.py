@@ -40,8 +40,8 @@ class GuidedRule:
     """
 
     stop_at: float = 0.95
-    patience: int = 40
-    patience_per_e_fold: float = 20.0
+    patience: int = 60
+    patience_per_e_fold: float = 80.0
     least_gain: float = 0.01
 
     def __post_init__(self) -> None:

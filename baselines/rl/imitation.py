@@ -141,7 +141,10 @@ def fit(
         for begin in range(0, len(actions), settings.batch_size):
             batch = order[begin : begin + settings.batch_size]
             masks = (decisions.masks[batch.numpy()],) if isinstance(model, MaskablePPO) else ()
-            _, log_prob, _ = policy.evaluate_actions(observations[batch], actions[batch], *masks)
+            seen = observations[batch]
+            if settings.noise:
+                seen = seen + settings.noise * torch.randn_like(seen)
+            _, log_prob, _ = policy.evaluate_actions(seen, actions[batch], *masks)
             loss = -log_prob.mean()
             optimizer.zero_grad()
             loss.backward()

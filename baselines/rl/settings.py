@@ -226,6 +226,8 @@ class ImitationSettings(_Part):
         learning_rate: of Adam.
         batch_size: decisions a batch.
         weight_decay: of Adam, decoupled from the gradient.
+        noise: standard deviation of what is added to observations, so that few examples are not learned by
+            heart.
     """
 
     epochs: CountOrNone = 0
@@ -233,6 +235,7 @@ class ImitationSettings(_Part):
     learning_rate: Positive = 1e-3
     batch_size: Count = 64
     weight_decay: NotNegative = 0.0
+    noise: NotNegative = 0.0
 
 
 class CurriculumSettings(_Part):
