@@ -9,7 +9,7 @@ the untouched loop nest.
 * ``masks``: uniform over the legal actions that are no patterns.
 * ``neither``: uniform over all actions that are no patterns, legal or not.
 
-None chooses ``finish``. Counted are the steps, illegal ones included, until a candidate is faster than
+None chooses ``finish`` unless nothing else is legal. Counted are the steps, illegal ones included, until a candidate is faster than
 the untouched one: correct, stable, at least 5% faster in the median, and with an interval that does not
 overlap the untouched one's. An agent that gets nowhere within the cap counts with the cap, which flatters
 it. Agents take turns within each kernel and seed. The same command again continues where it stopped.
@@ -157,6 +157,9 @@ def play(env_id: str, task: str, agent: str, seed: int, cap: int) -> Run:
                 env.reset()
             legal = tuning.action_masks()
             choices = np.flatnonzero(offered if agent == "neither" else offered & legal)
+            if not choices.size:  # nothing but `finish` is legal, and that is a step too
+                steps, over = steps + 1, True
+                continue
             action = int(rng.choice(choices))
             before = tuning.measurements_used
             _, _, terminated, truncated, _ = env.step(action)
