@@ -93,4 +93,4 @@ class ConsoleListener:
 
     def notice(self, text: str) -> None:
         """Print a sentence above the bar."""
-        self._console.print(f"[yellow]note:[/] {text}", highlight=False)
+        self._console.print("[yellow]note:[/]", Text(text), highlight=False)

@@ -9,10 +9,11 @@ the untouched loop nest.
 * ``masks``: uniform over the legal actions that are no patterns.
 * ``neither``: uniform over all actions that are no patterns, legal or not.
 
-None chooses ``finish`` unless nothing else is legal. Counted are the steps, illegal ones included, until a candidate is faster than
-the untouched one: correct, stable, at least 5% faster in the median, and with an interval that does not
-overlap the untouched one's. An agent that gets nowhere within the cap counts with the cap, which flatters
-it. Agents take turns within each kernel and seed. The same command again continues where it stopped.
+None chooses ``finish`` unless nothing else is legal. Counted are the steps, illegal ones included, until a
+candidate is faster than the untouched one: correct, stable, at least 5% faster in the median, and with an
+interval that does not overlap the untouched one's. An agent that gets nowhere within the cap counts with the
+cap, which flatters it. Agents take turns within each kernel and seed. The same command again continues where
+it stopped.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 Every program's own sequence was searched for by itself, so programs that need the same have different ones,
 and a policy cannot tell why. This measures the shipped sequences of all training programs on each training
 program, keeps the fewest that reach ``--keep`` of what all reach (geometric mean), and gives each program the
-best of those. Held-out programs are never looked at. What was measured is kept, so the command goes on where it
-stopped.
+best of those. Held-out programs are never looked at. What was measured is kept, so the command goes on where
+it stopped.
 """
 
 from __future__ import annotations

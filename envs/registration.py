@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from solgym.errors import InvalidOption, UnknownTask
 if TYPE_CHECKING:
     from solgym.envs.base import TuningEnv
 
-__all__ = ["RegisteredEnv", "env_class", "environment_of", "environments", "register_envs"]
+__all__ = ["RegisteredEnv", "env_class", "environment_of", "environments", "option_names", "register_envs"]
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,22 @@ def env_class(env_id: str) -> type[TuningEnv[Any]]:
     near = difflib.get_close_matches(env_id, [e.id for e in environments()], n=2, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}" if near else ""
     raise InvalidOption(f"there is no environment {env_id!r}{hint}; `solgym list` names them all")
+
+
+def option_names(env_id: str) -> frozenset[str]:
+    """The names of the arguments that an environment takes, but for those that make it what it is.
+
+    Raises:
+        InvalidOption: there is no such environment.
+    """
+    named = {
+        name
+        for part in env_class(env_id).__mro__
+        if (made := vars(part).get("__init__")) is not None
+        for name, parameter in inspect.signature(made).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY or parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    }
+    return frozenset(named - {"self"} - gym.registry[env_id].kwargs.keys())
 
 
 def environment_of(task_id: str, family: str | None = None) -> RegisteredEnv:

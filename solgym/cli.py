@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import unicodedata
 import warnings
 from _thread import interrupt_main
 from collections.abc import Iterator
@@ -89,7 +90,13 @@ def _one_sentence_per_mistake() -> Iterator[None]:
 
 
 def _say(message: str) -> None:
-    typer.echo(f"solgym: {' '.join(message.split())}", err=True)
+    typer.echo(f"solgym: {''.join(map(_harmless, ' '.join(message.split())))}", err=True)
+
+
+def _harmless(character: str) -> str:
+    """Messages quote files of others; a terminal must not obey them. Parts of undecodable names may pass."""
+    is_shown = character.isprintable() or unicodedata.category(character) == "Cs"
+    return character if is_shown else ascii(character)[1:-1]
 
 
 app = typer.Typer(

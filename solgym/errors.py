@@ -55,5 +55,9 @@ class IllegalSchedule(SolgymError):
     """Raised by a schedule primitive that refuses, with its reason; environments turn it into a mask."""
 
 
+class LearningDiverged(SolgymError, ArithmeticError):
+    """Raised when the numbers that a network learns are not finite any more."""
+
+
 class UnsupportedTarget(SolgymError, RuntimeError):
     """Raised when a target does not exist on this machine or lacks what a request needs."""

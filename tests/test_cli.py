@@ -552,3 +552,22 @@ def test_an_interrupt_in_a_destructor_is_not_lost():
     done = subprocess.run([sys.executable, "-c", SPIN], capture_output=True, text=True, timeout=50)
     assert done.returncode == 130
     assert done.stderr == "solgym: interrupted\n"
+
+
+def test_training_says_which_package_cannot_be_imported(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise ImportError('libgone.so: cannot open')")
+    for module in ("stable_baselines3", "sb3_contrib", "tensorboard", "tomli_w"):
+        (tmp_path / f"{module}.py").touch()
+    run = subprocess.run(
+        [sys.executable, "-m", "solgym.cli", "train", "KernelDSL-GEMM-v0"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith("solgym: torch, which training needs")
+    assert "libgone.so" in run.stderr
+    assert run.stderr.count("\n") == 1

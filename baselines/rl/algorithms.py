@@ -18,8 +18,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from solgym.baselines.rl.policy import Policy, PolicyInfo
 from solgym.baselines.rl.settings import DQNSettings, Settings
+from solgym.errors import InvalidOption, SolgymError
 
-__all__ = ["ALGORITHM_NAMES", "Schedules", "keeps_masks", "make_model", "policy_of"]
+__all__ = ["ALGORITHM_NAMES", "Schedules", "is_sound", "keeps_masks", "make_model", "policy_of"]
 
 ALGORITHM_NAMES: Final = {"ppo": "maskable-ppo", "ppo-unmasked": "ppo", "a2c": "a2c", "dqn": "dqn"}
 """What a policy file calls each algorithm."""
@@ -29,6 +30,8 @@ _CLASSES: Final[dict[str, type[BaseAlgorithm]]] = {
     "a2c": A2C,
     "dqn": DQN,
 }
+LARGEST_WEIGHT: Final = 1e10
+"""Sums of products of a few of these overflow float32."""
 _SCHEDULED: Final = {
     "learning_rate_end", "ent_coef_end", "decay_steps",
     "exploration_steps", "exploration_initial_eps", "exploration_final_eps",
@@ -47,7 +50,23 @@ def make_model(settings: Settings, env: VecEnv) -> BaseAlgorithm:
     Args:
         settings: resolved.
         env: the environments that it will learn in.
+
+    Raises:
+        InvalidOption: it finds no room in memory.
     """
+    try:
+        return _made(settings, env)
+    except (MemoryError, RuntimeError, ValueError) as error:  # of numpy, and of torch twice
+        if isinstance(error, SolgymError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise InvalidOption(
+            f"the network and its buffers cannot be made ({reason}); ask for fewer units in [network] "
+            "hidden, or for less n_steps or buffer_size"
+        ) from error
+
+
+def _made(settings: Settings, env: VecEnv) -> BaseAlgorithm:
     algorithm = settings.algorithm
     activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[settings.network.activation]
     model = _CLASSES[settings.training.algo](
@@ -98,6 +117,13 @@ class Schedules:
 
 def _linear(begin: float, end: float, share: float) -> float:
     return begin + (end - begin) * min(share, 1.0)
+
+
+def is_sound(model: BaseAlgorithm) -> bool:
+    """Whether the weights of a model are numbers that one can calculate with; they stay below 100 or so
+    unless learning diverges.
+    """
+    return all(bool((weight.abs() < LARGEST_WEIGHT).all()) for weight in model.policy.parameters())
 
 
 def policy_of(model: BaseAlgorithm, info: PolicyInfo) -> Policy:

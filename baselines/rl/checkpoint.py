@@ -8,6 +8,7 @@ seeds them anew at every checkpoint.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -131,12 +132,26 @@ def _restore(model: BaseAlgorithm, described: dict[str, Any], tensors: Tensors) 
     for name, number in described["optimizer"].items():
         _, index, entry = name.split(".", 2)
         state.setdefault(int(index), {})[entry] = number
+    for number, weight in enumerate(model.policy.parameters()):
+        for entry, value in state.get(number, {}).items():
+            if isinstance(value, torch.Tensor) and value.ndim and value.shape != weight.shape:
+                raise ValueError(f"{entry} of weight {number} has the shape {tuple(value.shape)}")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    for name, count in described["counters"].items():
-        setattr(model, name, int(count))
+    for name in _COUNTERS:
+        if hasattr(model, name):
+            setattr(model, name, _count(described["counters"][name]))
     if isinstance(model, DQN):
         buffer: Any = model.replay_buffer
-        buffer.pos, buffer.full = int(described["replay"]["pos"]), bool(described["replay"]["full"])
+        buffer.pos = _count(described["replay"]["pos"], buffer.buffer_size - 1)
+        buffer.full = bool(described["replay"]["full"])
         for name in _REPLAY:
             stored = tensors[f"replay.{name}"]
+            if len(stored) != (buffer.buffer_size if buffer.full else buffer.pos):
+                raise ValueError(f"{len(stored)} of {name}")
             getattr(buffer, name)[: len(stored)] = stored
+
+
+def _count(value: Any, most: float = math.inf) -> int:
+    if not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]} is no count")
+    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from solgym.baselines.rl.training import Standing
 
@@ -77,4 +78,4 @@ class ConsoleTrainingListener:
 
     def notice(self, text: str) -> None:
         """Print a sentence above the bar."""
-        self._console.print(f"[yellow]note:[/] {text}", highlight=False)
+        self._console.print("[yellow]note:[/]", Text(text), highlight=False)

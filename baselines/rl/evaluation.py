@@ -48,6 +48,8 @@ REFERENCES: Final[tuple[Reference, ...]] = get_args(Reference)
 """What a policy is compared with: the best known candidate, the best fixed pipeline, the untouched one."""
 
 ROWS_NAME: Final = "evaluation.jsonl"
+LARGEST_RATIO: Final = 1e12
+"""Of two times of a task: from a nanosecond to a quarter of an hour."""
 UNSTABLE_TRIES: Final = 3
 """How often the contenders of a task are timed while one of them is unstable."""
 
@@ -442,8 +444,13 @@ def _check_row(row: EvaluationRow, where: str) -> None:
     try:
         for data in row.measurements.values():
             Measurement.from_json(data)
-        row.time_s  # noqa: B018  read back much later, so damage must show here
-    except (InvalidTrace, AssertionError) as error:
+        if row.measurement("policy") is None:
+            raise InvalidTrace("the policy's is missing")
+        # Read back much later, so damage must show here.
+        ratios = [ratio for reference in REFERENCES if (ratio := row.ratio(reference)) is not None]
+        if not all(1 / LARGEST_RATIO < ratio < LARGEST_RATIO for ratio in ratios):
+            raise InvalidTrace(f"times cannot differ by more than a factor of {LARGEST_RATIO:g}")
+    except InvalidTrace as error:
         raise InvalidTrace(
-            f"{where} has no measurement of {row.task}: {error}; give another --out"
+            f"{where} has no measurement of {row.task} that can be: {error}; give another --out"
         ) from error

@@ -73,7 +73,10 @@ def draw_evaluation(evaluation: Evaluation, path: str | Path | None = None) -> F
     axes.set_xlabel("times as fast as the reference (log scale)", color=MUTED, fontsize=9)
     header, top = evaluation.header, height
     title = f"{header.algo} on {header.env_id}, one episode per task without search"
-    figure.text(0.35 / width, 1 - 0.3 / top, title, fontsize=13, fontweight="bold", color=INK, va="center")
+    figure.text(
+        0.35 / width, 1 - 0.3 / top, title, fontsize=13, fontweight="bold", color=INK, va="center",
+        parse_math=False,  # a policy file may call its algorithm anything
+    )  # fmt: skip
     figure.legend(
         loc="center left", bbox_to_anchor=(0.3 / width, 1 - 0.68 / top), ncols=len(references), frameon=False,
         fontsize=9, labelcolor=MUTED, handlelength=1.2, borderaxespad=0.0, borderpad=0.0,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import json
 import math
 from collections.abc import Sequence
@@ -225,14 +224,10 @@ class Policy:
             InvalidOption: there is no such environment.
             InvalidPolicy: an option is neither a number nor a text, or is too large.
         """
-        from solgym.envs.registration import env_class
+        from solgym.envs.registration import option_names
 
-        known = {"threads"}
-        for part in env_class(env_id).__mro__:
-            if (made := vars(part).get("__init__")) is not None:
-                known |= set(inspect.signature(made).parameters)
         chosen: dict[str, str | int | float | bool] = {}
-        for name in sorted(ACTING_OPTIONS & known & self.info.env_options.keys()):
+        for name in sorted(ACTING_OPTIONS & option_names(env_id) & self.info.env_options.keys()):
             value = self.info.env_options[name]
             if value is None:
                 continue  # as if it was left out
@@ -323,7 +318,7 @@ def _check_layers(
 ) -> None:
     if any(size < 1 for size in info.branches) or sum(info.branches) != len(info.actions):
         raise InvalidPolicy(
-            f"its branches {info.branches} do not add up to its {len(info.actions)} named actions"
+            f"its branches {str(info.branches)[:60]} do not add up to its {len(info.actions)} named actions"
         )
     if not 1 <= len(layers) <= MAX_LAYERS:
         raise InvalidPolicy(f"it has {len(layers)} layers; expected 1 to {MAX_LAYERS}")
@@ -376,7 +371,12 @@ def _tensors(data: bytes, name: str) -> dict[str, NDArray[np.float32]]:
     for key, part in parts:
         if part["dtype"] != "F32":
             raise InvalidPolicy(f"{name} holds {key[:60]!r} as {part['dtype']}; policies hold float32 (F32)")
-        tensors[key] = np.frombuffer(part["data"], dtype="<f4").reshape(part["shape"])
+        try:
+            tensors[key] = np.frombuffer(part["data"], dtype="<f4").reshape(part["shape"])
+        except ValueError as error:  # of no elements, but with another size that numpy cannot have
+            raise InvalidPolicy(
+                f"{name} holds {key[:60]!r} of a shape that cannot be; give a policy that training wrote"
+            ) from error
     return tensors
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from solgym.baselines.rl.settings import Settings, read_settings, write_settings
 from solgym.errors import InvalidOption, InvalidRun
@@ -33,6 +32,7 @@ __all__ = [
     "RunFolder",
     "RunInfo",
     "read_lines",
+    "read_progress",
 ]
 
 SETTINGS_NAME: Final = "train.toml"
@@ -81,8 +81,8 @@ class RunInfo(BaseModel):
     toolchain: str
     device: str
     machine: str
-    profiles: tuple[HardwareProfile, ...]
-    tasks: tuple[str, ...]
+    profiles: Annotated[tuple[HardwareProfile, ...], Field(min_length=1)]
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
     evaluation_tasks: tuple[str, ...]
     selection_tasks: tuple[str, ...]
     created: str
@@ -147,7 +147,7 @@ class RunFolder:
                         f"({_REMEDY[field]}); give another --out"
                     )
         else:
-            self._clear()
+            self._require_no_other()
             write_atomically(self.path / INFO_NAME, info.model_dump_json(indent=2) + "\n")
         write_settings(self.path / SETTINGS_NAME, self.settings)
         return stored or info
@@ -221,11 +221,51 @@ class RunFolder:
             "repeat the command that made it, or give another --out"
         )
 
-    def _clear(self) -> None:
-        """Remove what a run left that was stopped before its beginning was written."""
-        for name in (*_LINES, CHECKPOINT_NAME, POLICY_NAME, BEST_POLICY_NAME, PICTURE_NAME):
-            (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / TENSORBOARD_NAME, ignore_errors=True)
+    def _require_no_other(self) -> None:
+        """What a run leaves comes after its beginning was written, so what is there belongs to somebody."""
+        missing = SETTINGS_NAME if self.is_new else INFO_NAME
+        for name in (CHECKPOINT_NAME, POLICY_NAME, BEST_POLICY_NAME, *_LINES):
+            if (self.path / name).exists():
+                raise InvalidRun(
+                    f"{self.path} holds {name} but no {missing}, so its run cannot be continued and would be "
+                    f"overwritten; restore {missing}, or give another --out"
+                )
+
+
+def read_progress(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's ``progress.jsonl``.
+
+    Raises:
+        InvalidRun: one is damaged, or of another file.
+    """
+    path = folder / PROGRESS_NAME
+    lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
+        try:
+            _ProgressLine.model_validate(line)
+        except ValidationError as error:
+            place = ".".join(str(part)[:60] for part in error.errors(include_url=False)[0]["loc"])
+            raise InvalidRun(
+                f"{path}, line {number} is no line of progress ({place}); restore the file"
+            ) from error
+    return lines
+
+
+class _Samples(BaseModel):
+    samples_kept: int
+    samples_discarded: int
+
+
+class _ProgressLine(BaseModel):
+    """What is read of a line of progress, not all that is in it."""
+
+    steps: int
+    statistics: _Samples
+    mean_return: float | None = None
+    mean_gap_closed: float | None = None
+    train_gap_closed: float | None = None
+    test_gap_closed: float | None = None
+    test_speedup: float | None = None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -241,7 +281,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(complete.splitlines(), 1):
         try:
             records.append(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRun(f"{path}, line {number} is no JSON; restore the file") from error
     return records
 

@@ -41,9 +41,19 @@ Count = Annotated[int, Field(ge=1)]
 CountOrNone = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+"""Of learning; steps of Adam and RMSprop are about as long, whatever the gradient."""
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Option = str | int | float | bool
 """What an argument of an environment can be in the file."""
+
+OTHERWISE_SET: Mapping[str, str] = {
+    "task": "tasks",
+    "split": "split",
+    "profile": "profiles",
+    "policy": "measuring",
+}
+"""Arguments of environments that are no options in the file, and what is used instead."""
 
 PASS_NETWORK = (128, 64, 32)
 OTHER_NETWORK = (256, 128)
@@ -78,10 +88,9 @@ class EnvSettings(_Part):
     @field_validator("options")
     @classmethod
     def _are_left_to_the_environment(cls, options: dict[str, Option]) -> dict[str, Option]:
-        taken = {"task": "tasks", "split": "split", "profile": "profiles", "policy": "measuring"}
         for name in options:
-            if name in taken:
-                raise ValueError(f"{name} is no option here; use {taken[name]} of [env]")
+            if name in OTHERWISE_SET:
+                raise ValueError(f"{name} is no option here; use {OTHERWISE_SET[name]} of [env]")
         if options.get("mask_in_observation"):
             raise ValueError("mask_in_observation is not supported; the algorithms get masks anyway")
         return options
@@ -109,20 +118,20 @@ class TrainingSettings(_Part):
         algo: ``ppo`` (with action masks), ``ppo-unmasked``, ``a2c`` or ``dqn``.
         steps: environment steps of all environments together.
         envs: environments, each in a process of its own.
-        seed: of everything random.
+        seed: of everything random; 32 bits, as the learning libraries take no more.
         remember: measure equal machine code of a task once, not again in every episode.
         checkpoint_every: steps from one checkpoint to the next, at which all episodes begin anew; rounded up
             to whole rollouts.
         evaluate_every: steps from one evaluation to the next, at checkpoints; 0 is never.
         evaluation_tasks: tasks of the test split to evaluate on, evenly spread over it; 0 is none, -1 all.
-        selection_tasks: tasks of those trained on to evaluate on, likewise; their mean score chooses
-            ``best.safetensors``, as the test split must not.
+        selection_tasks: tasks of those trained on to evaluate on, likewise; their geometric mean speedup
+            chooses ``best.safetensors``, as the test split must not.
     """
 
     algo: Algo = "ppo"
     steps: Count = 50_000
     envs: Annotated[int, Field(ge=1, le=64)] = 2
-    seed: CountOrNone = 0
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
     remember: bool = True
     checkpoint_every: Count = 2048
     evaluate_every: CountOrNone = 10_240
@@ -148,8 +157,8 @@ class _Decaying(_Part):
     these are given, and stay there.
     """
 
-    learning_rate: Positive
-    learning_rate_end: Positive | None = None
+    learning_rate: Rate
+    learning_rate_end: Rate | None = None
     decay_steps: CountOrNone = 0
     gamma: Share = 0.99
 
@@ -168,7 +177,7 @@ class _Decaying(_Part):
 class PPOSettings(_Decaying):
     """Proximal policy optimisation, with and without masks; ``n_steps`` is of each environment."""
 
-    learning_rate: Positive = 3e-4
+    learning_rate: Rate = 3e-4
     n_steps: Annotated[int, Field(ge=2)] = 256
     batch_size: Annotated[int, Field(ge=2)] = 128
     n_epochs: Count = 10
@@ -185,7 +194,7 @@ class PPOSettings(_Decaying):
 class A2CSettings(_Decaying):
     """Advantage actor-critic, without masks; ``n_steps`` is of each environment."""
 
-    learning_rate: Positive = 7e-4
+    learning_rate: Rate = 7e-4
     n_steps: Count = 16
     gae_lambda: Share = 1.0
     ent_coef: NotNegative = 0.01
@@ -202,7 +211,7 @@ class DQNSettings(_Decaying):
     The replay buffer is part of every checkpoint: two observations, 4 bytes a number, for each transition.
     """
 
-    learning_rate: Positive = 3e-4
+    learning_rate: Rate = 3e-4
     buffer_size: Count = 20_000
     learning_starts: CountOrNone = 1_000
     batch_size: Count = 64
@@ -232,7 +241,7 @@ class ImitationSettings(_Part):
 
     epochs: CountOrNone = 0
     candidates: str | None = None
-    learning_rate: Positive = 1e-3
+    learning_rate: Rate = 1e-3
     batch_size: Count = 64
     weight_decay: NotNegative = 0.0
     noise: NotNegative = 0.0
@@ -251,7 +260,7 @@ class CurriculumSettings(_Part):
 
     enabled: bool = False
     levels: Annotated[int, Field(ge=2)] = 3
-    threshold: float = 0.3
+    threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.3
     success_rate: Share = 0.6
     window: Count = 50
 
@@ -360,7 +369,7 @@ def read_settings(
             raise InvalidOption(
                 f"cannot read the settings {path}: {error.strerror}; give a TOML file"
             ) from error
-        except ValueError as error:  # both of TOML and of UTF-8
+        except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, and of what is nested too deeply
             raise InvalidOption(f"{path} is not TOML: {error}; see docs/training.md") from error
     for section, values in (changes or {}).items():
         given = {name: value for name, value in values.items() if value is not None}

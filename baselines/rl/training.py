@@ -16,17 +16,18 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Annotated, Any, Final, Protocol, cast
 
 import gymnasium
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 import solgym
 from solgym.baselines.initial import read_initial
-from solgym.baselines.rl.algorithms import ALGORITHM_NAMES, Schedules, make_model, policy_of
+from solgym.baselines.rl.algorithms import ALGORITHM_NAMES, Schedules, is_sound, make_model, policy_of
 from solgym.baselines.rl.checkpoint import load_checkpoint, save_checkpoint
 from solgym.baselines.rl.curriculum import Curriculum, levels_of, measure_difficulty
 from solgym.baselines.rl.episodes import play
@@ -45,13 +46,13 @@ from solgym.baselines.rl.run_folder import (
     TENSORBOARD_NAME,
     RunFolder,
     RunInfo,
-    read_lines,
+    read_progress,
 )
-from solgym.baselines.rl.settings import Settings
+from solgym.baselines.rl.settings import OTHERWISE_SET, Settings
 from solgym.envs.base import TuningEnv
 from solgym.envs.measuring import keep_baselines, resolve_profile
-from solgym.envs.registration import env_class
-from solgym.errors import InvalidOption
+from solgym.envs.registration import env_class, option_names
+from solgym.errors import InvalidOption, InvalidRun, LearningDiverged, SolgymError
 from solgym.hardware.fingerprint import device_fingerprint, host_device
 from solgym.hardware.slot import claim_slot, use_slot
 from solgym.hardware.target import Candidate
@@ -91,6 +92,28 @@ class Standing:
     level: tuple[int, int] | None
     discarded_share: float
     restarts: int
+
+
+class _CurriculumState(BaseModel):
+    """What ``Curriculum.state`` gives."""
+
+    level: Annotated[int, Field(ge=0)]
+    outcomes: list[bool]
+
+
+class _Progress(BaseModel):
+    """What a checkpoint keeps of a run beside the model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    segment: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0)]
+    episodes: Annotated[int, Field(ge=0)]
+    best_score: float | None
+    latest: tuple[float | None, float | None]
+    test_score: float | None
+    curriculum: _CurriculumState | None
+    sizes: dict[str, Annotated[int, Field(ge=0)]]
 
 
 class TrainingListener(Protocol):
@@ -286,7 +309,7 @@ class _Run:
         """Do what is left of the run."""
         model, folder = self._model, self._folder
         if folder.checkpoint.exists():
-            self._restore(load_checkpoint(folder.checkpoint, model))
+            self._restore(_progress_of(folder.checkpoint, load_checkpoint(folder.checkpoint, model)))
         else:
             folder.cut({})
         model.set_logger(tensorboard_logger(folder.path / TENSORBOARD_NAME, model.num_timesteps))
@@ -297,7 +320,7 @@ class _Run:
             self._listener.stage("learning")
             self._learn_segment()
         model.logger.close()
-        lines = tuple(read_lines(folder.path / PROGRESS_NAME))
+        lines = tuple(read_progress(folder.path))
         return TrainResult(
             folder.path, model.num_timesteps, self._seconds, self._episodes, lines, self._files()
         )
@@ -343,12 +366,19 @@ class _Run:
         self._recorder.begin_segment()
         before = model.num_timesteps
         steps = min(self._settings.segment_steps, training.steps - before)
-        model.learn(
-            steps,
-            callback=self._recorder,
-            log_interval=LOG_EVERY[training.algo],
-            reset_num_timesteps=False,
-        )
+        try:
+            model.learn(
+                steps,
+                callback=self._recorder,
+                log_interval=LOG_EVERY[training.algo],
+                reset_num_timesteps=False,
+            )
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, SolgymError) or is_sound(model):
+                raise
+            raise self._diverged() from error
+        if not is_sound(model):
+            raise self._diverged()
         self._flush_episodes()
         losses = {
             name.removeprefix("train/"): finite(value)
@@ -359,6 +389,12 @@ class _Run:
         every = training.evaluate_every
         crossed = bool(every) and model.num_timesteps // every > before // every
         self._finish_segment({"losses": losses}, evaluate=crossed or (is_last and bool(every)))
+
+    def _diverged(self) -> LearningDiverged:
+        return LearningDiverged(
+            f"learning diverged within {self._model.num_timesteps} steps: weights of the network are huge or "
+            "no numbers; give a lower learning_rate or less weight to parts of the loss, and another --out"
+        )
 
     def _finish_segment(self, line: dict[str, Any], evaluate: bool) -> None:
         """Write everything down; the checkpoint comes last, as it says that the rest is there."""
@@ -391,12 +427,13 @@ class _Run:
         model.logger.dump(model.num_timesteps)
         folder.append(PROGRESS_NAME, [record])
         policy.save(folder.path / POLICY_NAME)
-        score = scores.get("train_gap_closed")
+        # Not the gap closed: where there is next to no headroom, a little noise makes it any number.
+        score = scores.get("train_speedup")
         if score is not None and (self._best_score is None or score > self._best_score):
             self._best_score = score
             policy.save(folder.path / BEST_POLICY_NAME)
         save_checkpoint(folder.checkpoint, model, self._progress())
-        draw_learning(self._title(), read_lines(folder.path / PROGRESS_NAME), folder.path / PICTURE_NAME)
+        draw_learning(self._title(), read_progress(folder.path), folder.path / PICTURE_NAME)
         self._tell(model.num_timesteps)
 
     # ------------------------------------------------------------------ evaluation
@@ -471,27 +508,28 @@ class _Run:
     # ------------------------------------------------------------------ what is kept
 
     def _progress(self) -> dict[str, Any]:
-        return {
-            "segment": self._segment,
-            "seconds": self._seconds,
-            "episodes": self._episodes,
-            "best_score": self._best_score,
-            "latest": list(self._latest),
-            "test_score": self._test_score,
-            "curriculum": None if self._curriculum is None else self._curriculum.state(),
-            "sizes": self._folder.sizes(),
-        }
+        curriculum = None if self._curriculum is None else _CurriculumState(**self._curriculum.state())
+        return _Progress(
+            segment=self._segment,
+            seconds=self._seconds,
+            episodes=self._episodes,
+            best_score=self._best_score,
+            latest=self._latest,
+            test_score=self._test_score,
+            curriculum=curriculum,
+            sizes=self._folder.sizes(),
+        ).model_dump(mode="json")
 
-    def _restore(self, progress: dict[str, Any]) -> None:
-        self._segment = int(progress["segment"])
-        self._seconds = float(progress["seconds"])
-        self._episodes = int(progress["episodes"])
-        self._best_score = progress["best_score"]
-        self._latest = tuple(progress["latest"])
-        self._test_score = progress["test_score"]
-        if self._curriculum is not None:
-            self._curriculum.restore(progress["curriculum"])
-        self._folder.cut(progress["sizes"])
+    def _restore(self, progress: _Progress) -> None:
+        self._segment = progress.segment
+        self._seconds = progress.seconds
+        self._episodes = progress.episodes
+        self._best_score = progress.best_score
+        self._latest = progress.latest
+        self._test_score = progress.test_score
+        if self._curriculum is not None and progress.curriculum is not None:
+            self._curriculum.restore(progress.curriculum.model_dump())
+        self._folder.cut(progress.sizes)
 
     def _flush_episodes(self) -> None:
         episodes, self._recorder.episodes = self._recorder.episodes, []
@@ -540,7 +578,25 @@ class _Run:
 # ---------------------------------------------------------------------- what a run begins with
 
 
+def _progress_of(path: Path, stored: object) -> _Progress:
+    try:
+        return _Progress.model_validate(stored)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part)[:60] for part in ("progress", *first["loc"]))
+        raise InvalidRun(
+            f"{path} is damaged ({place}: {first['msg']}); restore the file, or give another --out"
+        ) from error
+
+
 def _make_env(settings: Settings, options: Mapping[str, Any], **arguments: Any) -> Env:
+    known = option_names(settings.env.id)
+    for name in settings.env.options:
+        if name not in known:
+            raise InvalidOption(
+                f"{settings.env.id} has no option {name!r}, which [env.options] sets; there is "
+                f"{', '.join(sorted(known - OTHERWISE_SET.keys()))}"
+            )
     made = gymnasium.make(settings.env.id, disable_env_checker=True, **{**options, **arguments})
     env = made.unwrapped
     if not isinstance(env, TuningEnv):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
-from solgym.commands.terminal import open_console
+from solgym.commands.terminal import open_console, print_as_is
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,7 +47,7 @@ def compare(
     with console.status("reading the runs"):
         comparison = run(folders, target=target, anyway=anyway)
     for note in comparison.notes:
-        console.print(f"[yellow]note:[/] {note}", highlight=False)
+        console.print("[yellow]note:[/]", Text(note), highlight=False)
     if comparison.common_tasks:
         console.print(_overall_table(comparison, console.width))
     for table in _task_tables(comparison, console.width):
@@ -57,7 +58,7 @@ def compare(
             files = write_comparison(comparison, out, shlex.join(["solgym", *sys.argv[1:]]))
         console.print()
         for name, path in files.items():
-            console.print(f"{name:<21} {path}", highlight=False, soft_wrap=True)
+            print_as_is(console, f"{name:<21} {path}")
 
 
 def _table(title: str) -> Table:

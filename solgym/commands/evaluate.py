@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.table import Table
 
-from solgym.commands.terminal import open_console, print_table
+from solgym.commands.terminal import open_console, print_as_is, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,9 +80,7 @@ def evaluate(
                 listener=bar,
             )
     except KeyboardInterrupt:
-        console.print(
-            f"interrupted; finished tasks are in {folder}: repeat the command to go on", highlight=False
-        )
+        print_as_is(console, f"interrupted; finished tasks are in {folder}: repeat the command to go on")
         raise
     files = {"results": folder / "evaluation.json", "plot": folder / "evaluation.png"}
     write_atomically(files["results"], evaluation.to_json() + "\n")
@@ -92,7 +90,7 @@ def evaluate(
     print_table(console, _summaries(evaluation))
     console.print()
     for name, path in files.items():
-        console.print(f"{name:<8} {path}", highlight=False, soft_wrap=True)
+        print_as_is(console, f"{name:<8} {path}")
 
 
 class _Bar:

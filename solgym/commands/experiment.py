@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
-from solgym.commands.terminal import open_console
+from solgym.commands.terminal import open_console, print_as_is
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,14 +53,14 @@ def experiment(
                 planned, folder, command=shlex.join(["solgym", *sys.argv[1:]]), listener=bar
             )
     except KeyboardInterrupt:
-        console.print(
-            f"interrupted; everything up to here is in {folder}: repeat the command to go on", highlight=False
+        print_as_is(
+            console, f"interrupted; everything up to here is in {folder}: repeat the command to go on"
         )
         raise
     for note in comparison.notes:
-        console.print(f"[yellow]note:[/] {note}", highlight=False)
+        console.print("[yellow]note:[/]", Text(note), highlight=False)
     for name, path in files.items():
-        console.print(f"{name:<21} {path}", highlight=False, soft_wrap=True)
+        print_as_is(console, f"{name:<21} {path}")
 
 
 class _Bar:
@@ -116,4 +117,4 @@ class _Bar:
 
     def notice(self, text: str) -> None:
         """Print a sentence above the bar."""
-        self._console.print(f"[yellow]note:[/] {self._run}: {text}", highlight=False)
+        self._console.print("[yellow]note:[/]", Text(f"{self._run}: {text}"), highlight=False)

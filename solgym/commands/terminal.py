@@ -8,8 +8,9 @@ import sys
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["open_console", "print_table", "tolerate_any_encoding"]
+__all__ = ["open_console", "print_as_is", "print_table", "tolerate_any_encoding"]
 
 NARROWEST = 20
 """Widths below this are no terminal's: they stand for one that does not say how wide it is."""
@@ -33,6 +34,13 @@ def open_console(stderr: bool = False) -> Console:
     if made.width < NARROWEST:
         made.width = USUAL_WIDTH
     return made
+
+
+def print_as_is(console: Console, text: str) -> None:
+    """Print a line that holds names from outside, such as a path: nothing in it is markup, and the terminal
+    breaks it where it must.
+    """
+    console.print(Text(text), soft_wrap=True)
 
 
 def print_table(console: Console, table: Table) -> None:

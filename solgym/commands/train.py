@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from solgym.commands.terminal import open_console
+from solgym.commands.terminal import open_console, print_as_is
 from solgym.errors import InvalidOption, UnsupportedTarget
 
 if TYPE_CHECKING:
@@ -95,10 +96,11 @@ def train(
         with ConsoleTrainingListener(console) as listener:
             result = run(settings, folder, command=command, listener=listener)
     except KeyboardInterrupt:
-        console.print(
-            f"interrupted; the last checkpoint is in {folder}: repeat the command to go on from there",
-            highlight=False,
-        )
+        from solgym.baselines.rl.run_folder import CHECKPOINT_NAME
+
+        kept = f"the last checkpoint is in {folder}: repeat the command to go on from there"
+        nothing = "there is no checkpoint yet: repeat the command to begin again"
+        print_as_is(console, f"interrupted; {kept if (folder / CHECKPOINT_NAME).exists() else nothing}")
         raise
     last = next((line for line in reversed(result.progress) if "test_gap_closed" in line), None)
     console.print(
@@ -113,7 +115,7 @@ def train(
     console.print(f"samples discarded while timing: {_discarded(result.progress):.1%}", highlight=False)
     console.print()
     for name, path in result.files.items():
-        console.print(f"{name:<10} {path}", highlight=False, soft_wrap=True)
+        print_as_is(console, f"{name:<10} {path}")
 
 
 def _require_packages() -> None:
@@ -122,6 +124,14 @@ def _require_packages() -> None:
         raise UnsupportedTarget(
             f"training needs {', '.join(missing)}, which are not installed; pip install 'solgym[rl]'"
         )
+    for module, package in PACKAGES.items():
+        try:
+            import_module(module)
+        except (ImportError, OSError) as error:  # OSError of a library that cannot be loaded
+            raise UnsupportedTarget(
+                f"{package}, which training needs, is installed but cannot be imported ({error}); "
+                "pip install --force-reinstall 'solgym[rl]'"
+            ) from error
 
 
 def _default_folder(settings: Settings) -> Path:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from solgym.commands.tasks import FunctionOption, ProgramOption, check_program, program_options
-from solgym.commands.terminal import open_console
+from solgym.commands.terminal import open_console, print_as_is
 
 __all__ = ["tune"]
 
@@ -114,8 +114,8 @@ def tune(
             listener.stage("drawing")
             files = write_report(result, peers)
     except KeyboardInterrupt:
-        console.print(
-            f"interrupted; everything up to here is in {folder}: repeat the command to go on", highlight=False
+        print_as_is(
+            console, f"interrupted; everything up to here is in {folder}: repeat the command to go on"
         )
         raise
     console.print(comparison_table(result, comparison(result, peers), console.width))
@@ -128,7 +128,7 @@ def tune(
         )
     console.print()
     for name, path in files.items():
-        console.print(f"{name:<10} {path}", highlight=False, soft_wrap=True)
+        print_as_is(console, f"{name:<10} {path}")
 
 
 def _default_folder(

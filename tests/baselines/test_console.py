@@ -1,3 +1,4 @@
+import importlib
 from collections import Counter
 from io import StringIO
 
@@ -7,6 +8,7 @@ from rich.console import Console
 from solgym.baselines.budget import Budget
 from solgym.baselines.console import ConsoleListener, standing
 from solgym.baselines.search import Progress
+from solgym.commands.terminal import print_as_is
 from solgym.hardware.measurement import Status
 from tests.baselines.fakes import record
 
@@ -38,3 +40,20 @@ def test_where_no_bar_can_move_each_tenth_is_a_line(terminal):
     lines = output.getvalue().splitlines()
     assert len(lines) == 1 + 1 + 10 + 1
     assert lines[-1] == "note: something to know"
+
+
+@pytest.mark.parametrize("module", ["solgym.baselines.console", "solgym.baselines.rl.console"])
+def test_a_notice_is_shown_as_it_is(module):
+    if ".rl." in module:
+        pytest.importorskip("sb3_contrib")
+    names = vars(importlib.import_module(module))
+    listener = names.get("ConsoleTrainingListener", names.get("ConsoleListener"))
+    output = StringIO()
+    listener(Console(file=output, width=200)).notice("runs/[/b] :smile:/trace.jsonl was cut")
+    assert "note: runs/[/b] :smile:/trace.jsonl was cut" in output.getvalue()
+
+
+def test_names_from_outside_are_shown_as_they_are():
+    output = StringIO()
+    print_as_is(Console(file=output, width=20), "results  runs/[/b] :smile:/evaluation.json")
+    assert output.getvalue() == "results  runs/[/b] :smile:/evaluation.json\n"

@@ -1,5 +1,6 @@
 """Checkpoints: what was stored comes back, nothing in them is executed, and damage is one sentence."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,17 @@ def model_of(algo: str, hidden: tuple[int, ...] = (8,)):
     )
     envs = fakes.InProcessEnvs([EnvSpec(fakes.ENV_ID)] * 2)
     return make_model(settings, envs)
+
+
+def said_by(path: Path) -> dict:
+    with safetensors.safe_open(path, "numpy") as file:
+        return json.loads(file.metadata()["solgym"])
+
+
+def with_said(path: Path, **changes: object) -> bytes:
+    """A checkpoint's bytes, with some of what it says replaced."""
+    text = json.dumps({**said_by(path), **changes})
+    return safetensors.numpy.save(safetensors.numpy.load(path.read_bytes()), {"solgym": text})
 
 
 @pytest.mark.parametrize("algo", list(SECTIONS))
@@ -82,6 +94,50 @@ def test_damage_is_one_sentence(tmp_path: Path, damage: bytes | None) -> None:
     with pytest.raises(InvalidRun) as error:
         load_checkpoint(path, model)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+@pytest.mark.parametrize("counter", [float("inf"), -1, "many", [], None])
+def test_nonsense_in_place_of_counts_is_refused(tmp_path: Path, algo: str, counter: object) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, model_of(algo), {})
+    for changes in ({"counters": {"num_timesteps": counter}}, {"counters": counter}, {"counters": {}}):
+        path.write_bytes(with_said(path, **changes))
+        with pytest.raises(InvalidRun, match="damaged"):
+            load_checkpoint(path, model_of(algo))
+
+
+def test_a_checkpoint_sets_no_more_than_counts(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    model = model_of("ppo")
+    save_checkpoint(path, model, {})
+    counters = {"num_timesteps": 0, "_n_updates": 0, "_episode_num": 0, "learn": 1}
+    path.write_bytes(with_said(path, counters=counters))
+    load_checkpoint(path, model)
+    assert callable(model.learn)
+
+
+@pytest.mark.parametrize("pos", [-1, 64, 3])
+def test_a_replay_buffer_that_contradicts_itself_is_refused(tmp_path: Path, pos: int) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    model = model_of("dqn")
+    model.learn(40)
+    save_checkpoint(path, model, {})
+    path.write_bytes(with_said(path, replay={"pos": pos, "full": False}))
+    with pytest.raises(InvalidRun, match="damaged"):
+        load_checkpoint(path, model_of("dqn"))
+
+
+def test_the_optimizer_of_another_network_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    model = model_of("ppo")
+    model.learn(32)
+    save_checkpoint(path, model, {})
+    tensors = safetensors.numpy.load(path.read_bytes())
+    tensors["optimizer.0.exp_avg"] = np.zeros((3, 3), np.float32)
+    path.write_bytes(safetensors.numpy.save(tensors, {"solgym": json.dumps(said_by(path))}))
+    with pytest.raises(InvalidRun, match="exp_avg"):
+        load_checkpoint(path, model_of("ppo"))
 
 
 def test_the_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:

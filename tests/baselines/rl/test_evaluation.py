@@ -214,7 +214,7 @@ def test_results_of_another_evaluation_are_not_continued(trained, tmp_path):
         evaluated(policy_for(env, seed=4, env_options={"max_steps": 3}), out=tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "foreign", "measurement"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "foreign", "measurement", "huge", "none"])
 def test_damaged_results_are_refused_with_their_line(trained, damage, tmp_path):
     evaluated(trained, out=tmp_path, tasks=TASKS[:2])
     file = tmp_path / "evaluation.jsonl"
@@ -225,6 +225,8 @@ def test_damaged_results_are_refused_with_their_line(trained, damage, tmp_path):
             "empty": "",
             "foreign": '{"format": "solgym-trace"}\n',
             "measurement": text.replace('"time_s":0.01', '"time_s":-1.0'),
+            "huge": text.replace('"time_s":0.001', '"time_s":1e308'),
+            "none": text.replace('"policy":{', '"fixed":{'),
         }[damage]
     )
     with pytest.raises(InvalidTrace, match=r"line|empty"):
@@ -273,6 +275,13 @@ def test_the_picture_has_a_bar_per_task_and_reference(references, tmp_path):
     assert (tmp_path / "picture.png").read_bytes().startswith(PNG)
     with pytest.raises(InvalidOption, match="nothing to draw"):
         draw_evaluation(evaluation())
+
+
+def test_the_picture_shows_whatever_a_policy_calls_its_algorithm(tmp_path):
+    made = evaluation(row("gemm/f32/a", policy=2.0))
+    made = made.model_copy(update={"header": made.header.model_copy(update={"algo": r"$\frac{$"})})
+    draw_evaluation(made, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(PNG)
 
 
 @pytest.mark.slow

@@ -325,6 +325,7 @@ def pipe(path: Path) -> Path:
 
 F32 = np.float32
 HUGE = {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 4]}
+NOWHERE = {"dtype": "F32", "shape": [0, 1 << 62], "data_offsets": [0, 0]}
 HOSTILE = {
     "missing": (lambda p: p, "there is no policy"),
     "folder": (lambda p: p.mkdir() or p, "is a folder"),
@@ -338,6 +339,7 @@ HOSTILE = {
     "header longer than the file": (lambda p: written(p, struct.pack("<Q", 1 << 60)), "no safetensors file"),
     "header not JSON": (lambda p: raw(p, b"{" * 200_000), "no safetensors file"),
     "shape that overflows": (lambda p: raw(p, {"layers.0.weight": HUGE}, bytes(4)), "no safetensors file"),
+    "shape without elements": (lambda p: raw(p, {"layers.0.weight": NOWHERE}), "shape that cannot be"),
     "offsets outside": (
         lambda p: raw(p, {"layers.0.bias": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(4)),
         "no safetensors file",
@@ -412,6 +414,13 @@ def test_a_hostile_file_is_one_sentence_and_nothing_of_it_runs(kind, tmp_path, m
     assert " ".join(words.split()) in sentence
     assert not (tmp_path / "bomb").exists()
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_file_says_of_itself_does_not_reach_the_terminal_as_commands(tmp_path):
+    made = policy(env_id="\x1b]0;mine\x07\x1b[2J\u202e")
+    made.save(tmp_path / "policy.safetensors")
+    sentence = is_refused("evaluate", tmp_path / "policy.safetensors", "KernelDSL-GEMM-v0", "-o", tmp_path)
+    assert r"trained on \x1b]0;mine\x07\x1b[2J\u202e and" in sentence
 
 
 @given(data=st.data())

@@ -72,6 +72,9 @@ def test_the_command_line_counts_more_than_the_file(tmp_path: Path) -> None:
         ({"ppo": {"n_step": 3}}, "ppo.n_step is no setting"),
         ({"dqn": {}}, "[dqn] is not used with algo 'ppo'"),
         ({"ppo": {"learning_rate": float("nan")}}, "ppo.learning_rate"),
+        ({"ppo": {"learning_rate": 1e38}}, "ppo.learning_rate"),
+        ({"training": {"seed": 1 << 32}}, "training.seed"),
+        ({"curriculum": {"threshold": float("nan")}}, "curriculum.threshold"),
         ({"ppo": {"learning_rate_end": 1e-5}}, "decay_steps"),
         ({"env": {"id": "X", "measuring": {"warmup": 0}}}, "warmup must be at least 1"),
         ({"env": {"id": "X", "measuring": {"repeats": 3}}}, "measuring has no 'repeats'"),
@@ -88,9 +91,10 @@ def test_a_mistake_is_one_sentence_that_names_the_place(changes: dict, where: st
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_no_toml_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["[env\nid = 3", "x = " + "[" * 50_000 + "]" * 50_000])
+def test_a_file_that_is_no_toml_is_one_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "train.toml"
-    path.write_text("[env\nid = 3")
+    path.write_text(text)
     with pytest.raises(InvalidOption, match="is not TOML") as error:
         read_settings(path)
     assert "\n" not in str(error.value)

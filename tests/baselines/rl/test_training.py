@@ -10,17 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 pytest.importorskip("tensorboard")
 
-from solgym.baselines.rl.episodes import play  # noqa: E402  the extra comes first
+from solgym.baselines.rl import training  # noqa: E402  the extra comes first
+from solgym.baselines.rl.episodes import play  # noqa: E402
 from solgym.baselines.rl.policy import Policy  # noqa: E402
 from solgym.baselines.rl.processes import EnvProcesses  # noqa: E402
+from solgym.baselines.rl.run_folder import read_progress  # noqa: E402
 from solgym.baselines.rl.settings import Settings, settings_from  # noqa: E402
 from solgym.baselines.rl.training import SilentTrainingListener, train  # noqa: E402
-from solgym.errors import InvalidOption, InvalidRun, InvalidSchedule  # noqa: E402
+from solgym.errors import InvalidOption, InvalidRun, InvalidSchedule, LearningDiverged  # noqa: E402
 from tests.baselines.rl import fakes  # noqa: E402
 
 MODULE = "tests.baselines.rl.fakes"
@@ -183,6 +186,96 @@ def test_the_folder_of_another_run_is_refused(tmp_path: Path, changes: dict, fie
         learn(settings(**changes), tmp_path)
     assert field in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"env": {"options": {"no_such": 1}}}, "no option 'no_such'"),
+        ({"network": {"hidden": [10**13]}}, "[network] hidden"),
+        ({"ppo": {"n_steps": 10**13}}, "n_steps"),
+    ],
+)
+def test_what_cannot_be_made_is_one_sentence(tmp_path: Path, changes: dict, words: str) -> None:
+    with pytest.raises(InvalidOption) as error:
+        learn(settings(**changes), tmp_path)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("algo", list(SECTIONS))
+def test_learning_that_diverges_says_so_and_keeps_the_last_checkpoint(
+    tmp_path: Path, algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spoils(SilentTrainingListener):
+        def standing(self, standing) -> None:
+            if standing.steps >= 160:
+                with torch.no_grad():
+                    next(models[-1].policy.parameters()).fill_(float("nan"))
+
+    models: list = []
+    made = training.make_model
+    monkeypatch.setattr(training, "make_model", lambda *given: models.append(made(*given)) or models[-1])
+    chosen = settings(algo, training={"steps": 512, "checkpoint_every": 128})
+    with pytest.raises(LearningDiverged, match="learning_rate"):
+        learn(chosen, tmp_path, listener=Spoils())
+    assert [line["steps"] for line in read_progress(tmp_path)] == [0, 128]
+
+
+@pytest.mark.parametrize("missing", ["run.json", "train.toml"])
+def test_a_run_without_its_beginning_is_not_overwritten(tmp_path: Path, missing: str) -> None:
+    learn(settings(training={"steps": 64}), tmp_path)
+    (tmp_path / missing).unlink()
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
+    with pytest.raises(InvalidRun, match=f"no {missing}"):
+        learn(settings(training={"steps": 64}), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.*")} == before
+
+
+@pytest.mark.parametrize("field", ["profiles", "tasks"])
+def test_a_beginning_that_names_nothing_is_damaged(tmp_path: Path, field: str) -> None:
+    learn(settings(training={"steps": 64}), tmp_path)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: []}))
+    with pytest.raises(InvalidRun, match="is damaged"):
+        learn(settings(training={"steps": 64}), tmp_path)
+
+
+@pytest.mark.parametrize("line", ["5", "[" * 50_000, '{"step": 3, "return": 1.0}'])
+def test_lines_of_another_file_are_no_progress(tmp_path: Path, line: str) -> None:
+    learn(settings(training={"steps": 64}), tmp_path)
+    with (tmp_path / "progress.jsonl").open("r+") as file:
+        text = file.read()
+        file.seek(0)
+        file.write(line + "\n" + text)
+    with pytest.raises(InvalidRun, match="line 1") as error:
+        read_progress(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        {},
+        "none",
+        {"segment": -1},
+        {"latest": ["a", 1]},
+        {"sizes": {"progress.jsonl": -1}},
+        {"seconds": 1e999},
+    ],
+)
+def test_a_checkpoint_that_says_nonsense_of_the_run_is_refused(tmp_path: Path, progress: object) -> None:
+    learn(settings(training={"steps": 64}), tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    with safetensors.safe_open(path, "numpy") as file:
+        said = json.loads(file.metadata()["solgym"])
+    is_part = isinstance(progress, dict) and progress
+    said["progress"] = {**said["progress"], **progress} if is_part else progress
+    path.write_bytes(
+        safetensors.numpy.save(safetensors.numpy.load(path.read_bytes()), {"solgym": json.dumps(said)})
+    )
+    with pytest.raises(InvalidRun, match="damaged"):
+        learn(settings(training={"steps": 64}), tmp_path)
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
