@@ -123,7 +123,7 @@ def bare_rate(recording: Recording, profile: HardwareProfile) -> float:
 def test_training_overhead(
     benchmark: BenchmarkFixture, report: Report, profile: HardwareProfile, quick: bool, tmp_path: Path
 ) -> None:
-    rounds, steps = (1, 128) if quick else (3, 2048)
+    rounds, steps = (1, 128) if quick else (3, 768)
 
     def compare() -> list[tuple[float, float, float]]:
         found = []
