@@ -27,7 +27,9 @@ STATES_MAX: Final = 4096
 MAX_TRIES: Final = 16
 """How often a random change is tried before a vector is given back as it was."""
 FATAL: Final = frozenset({Status.CRASHED, Status.TIMEOUT})
-"""How an action fails in a state in which no further action is tried."""
+"""How actions fail that cost seconds each."""
+FATAL_MAX: Final = 3
+"""Actions that may fail so in a state before no further action is tried in it."""
 ANOTHER_CHANGE: Final = 0.25
 """How likely a mutation goes on to a further change, after each."""
 
@@ -53,8 +55,9 @@ class EpisodeSource(Generic[StateT]):
     uniform over the actions that are legal in its state and lead somewhere; those that finish are left out,
     as the length decides when it ends.
 
-    A state in which an action crashed or hung is left alone: no further action is tried in it, as others of
-    that kind would mostly do the same, each for seconds. An episode that is drawn ends there.
+    A state in which ``FATAL_MAX`` different actions crashed or hung is left alone: no further action is tried
+    in it, as others would mostly do the same, each for seconds. An episode that is drawn ends there. The state
+    that episodes begin in is never given up.
 
     As a vector an episode has ``MAX_VECTOR_LENGTH`` positions, or ``max_steps`` if that is less. A position
     holds an action, or 0 for none; actions that are not possible where they stand are skipped. A vector that
@@ -97,7 +100,8 @@ class EpisodeSource(Generic[StateT]):
         self._state_of = state_of
         self._actions_of = actions_of
         self._known: OrderedDict[Vector, StateT | None] = OrderedDict()
-        self._unsafe: set[str] = set()
+        self._fatal: dict[str, set[int]] = {}
+        """Actions that crashed or hung, by the state's candidate."""
 
     def draw(self, rng: np.random.Generator) -> Candidate:
         """The candidate at the end of one episode."""
@@ -241,7 +245,7 @@ class EpisodeSource(Generic[StateT]):
         return taken, state
 
     def _random_step(self, state: StateT, rng: np.random.Generator) -> tuple[int, StateT] | None:
-        """A random legal action and the state after it; None if there is none, or one crashed or hung."""
+        """A random legal action and the state after it; None if there is none, or too many failed badly."""
         # Trying actions in random order until one is accepted is uniform over the legal ones, and cheaper
         # than trying them all first.
         for index in rng.permutation(self._offered(state)):
@@ -258,11 +262,13 @@ class EpisodeSource(Generic[StateT]):
             return None
         move = self._move(state, action)
         if move.failed is not None and move.failed.status in FATAL:
-            self._unsafe.add(state.candidate.digest)
+            self._fatal.setdefault(state.candidate.digest, set()).add(action)
         return None if move.finishes or move.state is state else move.state
 
     def _is_unsafe(self, state: StateT) -> bool:
-        return bool(self._unsafe) and state.candidate.digest in self._unsafe
+        if not self._fatal or state is self._start:
+            return False
+        return len(self._fatal.get(state.candidate.digest, ())) >= FATAL_MAX
 
     def _follow(self, actions: Iterable[int]) -> tuple[Vector, StateT]:
         """Take actions in order, skipping those that are not possible: which were taken, and where to."""
