@@ -56,8 +56,8 @@ class EpisodeSource(Generic[StateT]):
     as the length decides when it ends.
 
     A state in which ``FATAL_MAX`` different actions crashed or hung is left alone: no further action is tried
-    in it, as others would mostly do the same, each for seconds. An episode that is drawn ends there. The state
-    that episodes begin in is never given up.
+    in it, as others would mostly do the same, each for seconds. An episode that is drawn ends there. The
+    state that episodes begin in is never given up.
 
     As a vector an episode has ``MAX_VECTOR_LENGTH`` positions, or ``max_steps`` if that is less. A position
     holds an action, or 0 for none; actions that are not possible where they stand are skipped. A vector that
