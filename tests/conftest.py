@@ -7,6 +7,7 @@ than light. Set SOLGYM_TEST_CACHE_DIR to a folder to keep the calibration betwee
 
 import os
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -15,6 +16,8 @@ _FOLDER = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell may start a run in the background with SIGINT ignored, which processes under test would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # the folder comes with the environment
     kept = os.environ.get("SOLGYM_TEST_CACHE_DIR")

@@ -458,8 +458,8 @@ def test_opt_repeats_what_a_run_found(finished_passes, module, tmp_path):
     ("arguments", "words"),
     [
         (("--passes", "affine-tile-8,bufferise"), "did you mean bufferize"),
-        (("--passes", "affine-tile-8", "--trace", "run"), "either"),
-        ((), "either"),
+        (("--passes", "affine-tile-8", "--trace", "run"), "give one of"),
+        ((), "give one of"),
         (("--passes", "linalg-to-affine"), "step 1 (linalg-to-affine) is not offered"),
         (("--passes", "affine-tile-8", "--emit", "poem"), "mlir, llvm or asm"),
         (("--trace", "nowhere"), "cannot read the trace nowhere"),
