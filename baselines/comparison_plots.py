@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from solgym.baselines.comparison import Comparison, Curve
-from solgym.baselines.plots import GRID, INK, MUTED
+from solgym.baselines.plots import GRID, INK, MUTED, plain_axes
 from solgym.baselines.recorded_runs import AXES, Axis
 from solgym.baselines.statistics import Interval
 from solgym.errors import InvalidOption
@@ -162,12 +162,7 @@ def _limits(curves: Mapping[str, Curve], expert: float | None) -> tuple[float, f
 def _style(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(MUTED)
-    axes.grid(axis="y", color=GRID, linewidth=0.9)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=MUTED, labelsize=8.5, length=0)
+    plain_axes(axes, labelsize=8.5)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
 

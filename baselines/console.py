@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
@@ -11,7 +13,7 @@ from solgym.baselines.plots import format_seconds
 from solgym.hardware.measurement import Status
 from solgym.hardware.speed_of_light import gap_closed
 
-__all__ = ["ConsoleListener", "standing"]
+__all__ = ["ConsoleBar", "ConsoleListener", "standing"]
 
 
 def standing(progress: search.Progress, baseline_s: float, sol_s: float) -> str:
@@ -33,15 +35,17 @@ def standing(progress: search.Progress, baseline_s: float, sol_s: float) -> str:
 
 
 class _Elapsed(ProgressColumn):
-    """Seconds of the budget spent, over interruptions too."""
+    """Seconds spent, over interruptions too."""
 
     def render(self, task: Task) -> Text:
         seconds = int(task.fields.get("elapsed_s", 0.0))
         return Text(f"{seconds // 60}:{seconds % 60:02d}", style="progress.elapsed")
 
 
-class ConsoleListener:
-    """Reports to a terminal; use it with ``with``. Where the output is no terminal it prints tenths."""
+class ConsoleBar:
+    """A bar of what goes on in a terminal; use it with ``with``. Where the output is no terminal it prints a
+    line for every tenth.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -55,10 +59,9 @@ class ConsoleListener:
             transient=True,
         )
         self._task = self._bar.add_task("", total=None, standing="", elapsed_s=0.0)
-        self._scale = (1.0, 1.0)
         self._tenths = 0
 
-    def __enter__(self) -> ConsoleListener:
+    def __enter__(self) -> Self:
         if self._console.is_interactive:
             self._bar.start()
         return self
@@ -66,6 +69,25 @@ class ConsoleListener:
     def __exit__(self, *exc: object) -> None:
         if self._console.is_interactive:
             self._bar.stop()
+
+    def _move(self, fraction: float, line: str, elapsed_s: float, printed_too: str = "") -> None:
+        """Move the bar, and say where things stand; ``printed_too`` is what the bar shows otherwise."""
+        self._bar.update(self._task, completed=fraction, standing=line, elapsed_s=elapsed_s, refresh=True)
+        if not self._console.is_interactive and int(fraction * 10) > self._tenths:
+            self._tenths = int(fraction * 10)
+            self._console.print(line + printed_too, highlight=False)
+
+    def notice(self, text: str) -> None:
+        """Print a sentence above the bar."""
+        self._console.print("[yellow]note:[/]", Text(text), highlight=False)
+
+
+class ConsoleListener(ConsoleBar):
+    """Reports on a search."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._scale = (1.0, 1.0)
 
     def stage(self, text: str) -> None:
         """Show what is being done."""
@@ -83,14 +105,4 @@ class ConsoleListener:
     def progress(self, progress: search.Progress) -> None:
         """Move the bar."""
         fraction = progress.budget.fraction_spent(progress.trials, progress.elapsed_s)
-        line = standing(progress, *self._scale)
-        self._bar.update(
-            self._task, completed=fraction, standing=line, elapsed_s=progress.elapsed_s, refresh=True
-        )
-        if not self._console.is_interactive and int(fraction * 10) > self._tenths:
-            self._tenths = int(fraction * 10)
-            self._console.print(line, highlight=False)
-
-    def notice(self, text: str) -> None:
-        """Print a sentence above the bar."""
-        self._console.print("[yellow]note:[/]", Text(text), highlight=False)
+        self._move(fraction, standing(progress, *self._scale), progress.elapsed_s)

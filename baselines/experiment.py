@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import platform
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from solgym.baselines.comparison import Comparison, compare
 from solgym.baselines.comparison_page import write_comparison
 from solgym.baselines.runner import make_env, tune
 from solgym.baselines.search import Listener, SilentListener
+from solgym.baselines.toml_files import read_toml
 from solgym.baselines.trace import (
     COMPRESSED_TRACE_NAME,
     TRACE_NAME,
@@ -152,14 +151,7 @@ def read_experiment(path: str | Path) -> Experiment:
     Raises:
         InvalidOption: it cannot be read or asks for something that cannot be; the message names the place.
     """
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidOption(
-            f"cannot read the experiment {path}: {error.strerror}; give a TOML file"
-        ) from error
-    except ValueError as error:  # both of TOML and of UTF-8
-        raise InvalidOption(f"{path} is not TOML: {error}; see docs/comparing.md for an example") from error
+    data = read_toml(path, "experiment", "docs/comparing.md")
     try:
         return Experiment.model_validate(data)
     except ValidationError as error:
@@ -401,21 +393,15 @@ def _has_ended(folder: Path, cell: Cell, limits: Budget) -> bool:
 def _compress(folder: Path) -> None:
     """Replace a run's trace by a compressed one, which says that the run is finished."""
     plain, compressed = folder / TRACE_NAME, folder / COMPRESSED_TRACE_NAME
-    temporary = folder / f".{COMPRESSED_TRACE_NAME}.{os.getpid()}"
     try:
-        with temporary.open("wb") as file:
-            file.write(gzip.compress(plain.read_bytes(), mtime=0))  # equal traces are equal files
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(compressed)
+        # No time in it: equal traces are equal files.
+        write_atomically(compressed, gzip.compress(plain.read_bytes(), mtime=0))
         plain.unlink()
         (folder / LOCK_NAME).unlink(missing_ok=True)  # nobody writes here any more
     except OSError as error:
         raise InvalidTrace(
             f"cannot compress {plain}: {error.strerror}; make room and repeat the command"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _remove_leftover(folder: Path) -> None:

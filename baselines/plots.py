@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from solgym.baselines.trace import TraceRecord
 
-__all__ = ["GRID", "INK", "MUTED", "ReferenceTime", "draw_progress", "format_seconds"]
+__all__ = ["GRID", "INK", "MUTED", "ReferenceTime", "draw_progress", "format_seconds", "plain_axes"]
 
 INK = "#22262b"
 """Colour of titles; every picture of this package shares it."""
@@ -155,15 +155,20 @@ def _subtitle(timed: int, failed: int) -> str:
     return f"{text}; {failed} failed" if failed else text
 
 
-def _style(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator
-
+def plain_axes(axes: Axes, labelsize: float = 9.0) -> None:
+    """Give axes the look that all pictures share: a base line, horizontal grid lines, muted labels."""
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(MUTED)
     axes.grid(axis="y", color=GRID, linewidth=0.9)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=MUTED, labelsize=9, length=0)
+    axes.tick_params(colors=MUTED, labelsize=labelsize, length=0)
+
+
+def _style(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator
+
+    plain_axes(axes)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     bottom, top = axes.get_ylim()
     # Over a small span powers of ten would leave the axis with one label or none.

@@ -8,7 +8,6 @@ an error that names the line.
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import os
@@ -21,8 +20,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from solgym.baselines.budget import Budget
+from solgym.baselines.folder_lock import lock_folder
 from solgym.envs.registration import env_class
 from solgym.errors import InvalidOption, InvalidTrace, SolgymError
+from solgym.hardware.atomic_files import write_atomically
 from solgym.hardware.measurement import Measurement
 from solgym.hardware.target import Candidate
 
@@ -285,11 +286,11 @@ class Trace:
                 damaged or belongs to another run.
         """
         folder = Path(directory)
-        lock = _lock_folder(folder)
+        lock = lock_folder(folder, _LOCK_NAME, InvalidTrace)
         try:
             path = folder / TRACE_NAME
             if not path.exists():
-                _write_atomically(path, _as_line(header))
+                _write(path, _as_line(header))
                 return cls(path, header, (), lock)
             found, records, torn_bytes = read_trace(path)
             difference = header.difference(found)
@@ -307,7 +308,7 @@ class Trace:
                 )
             if header.budget != found.budget:
                 header = header.model_copy(update={"created": found.created})
-                _write_atomically(path, b"".join(map(_as_line, (header, *records))))
+                _write(path, b"".join(map(_as_line, (header, *records))))
             else:
                 header = found
             return cls(path, header, records, lock)
@@ -376,36 +377,8 @@ def check_folder(directory: str | Path) -> None:
         read_trace(folder)
 
 
-def _lock_folder(folder: Path) -> int:
-    """Take the lock of a run's folder; the kernel releases it when the process ends, however it ends."""
+def _write(path: Path, data: bytes) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        write_atomically(path, data)
     except OSError as error:
-        raise InvalidTrace(f"cannot write to {folder}: {error.strerror}; give another --out") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise InvalidTrace(
-            f"another run is writing to {folder}; wait for it to end, or give another --out"
-        ) from error
-    return lock
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise InvalidTrace(f"cannot write {path}: {error.strerror}; give another --out") from error

@@ -1,4 +1,6 @@
-"""Files that are written whole or not at all: what a command leaves behind is never a half of it."""
+"""Files that are written whole or not at all, and are on disk then: what a command leaves behind is never a
+half of it, not after a power cut either.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def write_all_atomically(files: Mapping[Path, str | bytes]) -> None:
                 if temporary is None:
                     path.write_bytes(_as_bytes(files[path]))
                 else:
-                    os.replace(temporary, path.resolve())
+                    place = path.resolve()
+                    os.replace(temporary, place)
+                    _sync(place.parent)
         undo.pop_all()
 
 
@@ -62,9 +66,20 @@ def _written_beside(path: Path, content: bytes, undo: ExitStack) -> Path | None:
         undo.callback(temporary.unlink, missing_ok=True)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         if place.exists():
             os.chmod(temporary, stat.S_IMODE(place.stat().st_mode))
         return temporary
+
+
+def _sync(folder: Path) -> None:
+    """Let the names in a folder be on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _make_folder(folder: Path, undo: ExitStack) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
+from solgym.baselines.console import ConsoleBar
 from solgym.baselines.rl.training import Standing
 
 __all__ = ["ConsoleTrainingListener", "standing_line"]
-
-TENTHS = 10
 
 
 def standing_line(standing: Standing) -> str:
@@ -32,32 +29,13 @@ def standing_line(standing: Standing) -> str:
     return "  ".join(parts)
 
 
-class ConsoleTrainingListener:
-    """Reports to a terminal; use it with ``with``. Where the output is no terminal it prints tenths."""
+class ConsoleTrainingListener(ConsoleBar):
+    """Reports on a training run."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[standing]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("", total=1.0, standing="")
-        self._tenths = -1
+        super().__init__(console)
+        self._tenths = -1  # what it begins with is worth a line
         self._stage = ""
-
-    def __enter__(self) -> ConsoleTrainingListener:
-        if self._console.is_interactive:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._console.is_interactive:
-            self._bar.stop()
 
     def stage(self, text: str) -> None:
         """Show what is being done."""
@@ -69,13 +47,6 @@ class ConsoleTrainingListener:
 
     def standing(self, standing: Standing) -> None:
         """Move the bar."""
+        self._bar.update(self._task, total=1.0)
         fraction = min(standing.steps / standing.total, 1.0)
-        line = standing_line(standing)
-        self._bar.update(self._task, completed=fraction, standing=line)
-        if not self._console.is_interactive and int(fraction * TENTHS) > self._tenths:
-            self._tenths = int(fraction * TENTHS)
-            self._console.print(f"{line}  {standing.seconds:.0f} s", highlight=False)
-
-    def notice(self, text: str) -> None:
-        """Print a sentence above the bar."""
-        self._console.print("[yellow]note:[/]", Text(text), highlight=False)
+        self._move(fraction, standing_line(standing), standing.seconds, f"  {standing.seconds:.0f} s")

@@ -8,8 +8,9 @@ all of them meet the same machine. Results are kept task by task, and a second c
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar, get_args
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Type
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import solgym
+from solgym.baselines.folder_lock import lock_folder
 from solgym.baselines.rl.episodes import Episode, play
 from solgym.baselines.runner import make_env, profile_fingerprint
 from solgym.baselines.trace import Option
@@ -48,6 +50,7 @@ REFERENCES: Final[tuple[Reference, ...]] = get_args(Reference)
 """What a policy is compared with: the best known candidate, the best fixed pipeline, the untouched one."""
 
 ROWS_NAME: Final = "evaluation.jsonl"
+LOCK_NAME: Final = "evaluation.lock"
 LARGEST_RATIO: Final = 1e12
 """Of two times of a task: from a nanosecond to a quarter of an hour."""
 UNSTABLE_TRIES: Final = 3
@@ -282,7 +285,8 @@ def evaluate_policy(
 
     Raises:
         InvalidPolicy: the policy is not made for the environment.
-        InvalidTrace: the results in ``out`` are damaged or of another evaluation.
+        InvalidTrace: the results in ``out`` are damaged or of another evaluation, or another process writes
+            there.
         SolgymError: an argument is wrong.
     """
     listener = listener or _Silent()
@@ -291,12 +295,15 @@ def evaluate_policy(
     given: dict[str, Any] = {**policy.options_for(env_id), **(options or {})}
     threads = given.pop("threads", 1)
     chosen = given if tasks is not None else {**given, "split": split}
-    with closing(make_env(env_id, threads=threads, options=chosen)) as env:
+    with ExitStack() as stack:
+        env = stack.enter_context(closing(make_env(env_id, threads=threads, options=chosen)))
         policy.check(env)
         ids = list(env.tasks if tasks is None else dict.fromkeys(env.choose_task(t).id for t in tasks))
         if not ids:
             raise InvalidOption(f"{env_id} has no {split} tasks; name some with --task")
         header = _header(policy, env, env_id, seed, threads, given)
+        if out is not None:
+            stack.callback(os.close, lock_folder(Path(out), LOCK_NAME, InvalidTrace))
         kept = _Kept(header, out)
         for number, task in enumerate(ids):
             if task not in kept.rows:

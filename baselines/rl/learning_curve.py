@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from solgym.baselines.plots import GRID, INK, MUTED
+from solgym.baselines.plots import INK, MUTED, plain_axes
 from solgym.hardware.roofline import save_figure
 
 if TYPE_CHECKING:
@@ -70,10 +70,5 @@ def _line(
 
 
 def _style(axes: Axes) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(MUTED)
-    axes.grid(axis="y", color=GRID, linewidth=0.9)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=MUTED, labelsize=9, length=0)
+    plain_axes(axes)
     axes.set_xlabel("steps", color=MUTED)

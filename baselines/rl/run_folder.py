@@ -6,7 +6,6 @@ lines were when it was written, so an interrupted run goes on exactly there.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from solgym.baselines.folder_lock import lock_folder
 from solgym.baselines.rl.settings import Settings, read_settings, write_settings
 from solgym.errors import InvalidOption, InvalidRun
 from solgym.hardware.atomic_files import write_atomically
@@ -103,7 +103,7 @@ class RunFolder:
     def __init__(self, directory: str | Path, settings: Settings) -> None:
         self.path = Path(directory)
         self.settings = settings
-        self._lock: int | None = _locked(self.path)
+        self._lock: int | None = lock_folder(self.path, _LOCK_NAME, InvalidRun)
         try:
             self.is_new = not (self.path / SETTINGS_NAME).exists()
             if not self.is_new:
@@ -284,20 +284,3 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             raise InvalidRun(f"{path}, line {number} is no JSON; restore the file") from error
     return records
-
-
-def _locked(folder: Path) -> int:
-    """Take the lock of a run's folder; the kernel releases it when the process ends, however it ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise InvalidRun(f"cannot write to {folder}: {error.strerror}; give another --out") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise InvalidRun(
-            f"another run is writing to {folder}; wait for it to end, or give another --out"
-        ) from error
-    return lock

@@ -7,7 +7,6 @@ folder names everything, and reading that file again gives equal settings.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from solgym.baselines.toml_files import read_toml
 from solgym.envs.base import Split
 from solgym.errors import InvalidOption, SolgymError
 from solgym.hardware.atomic_files import write_atomically
@@ -363,14 +363,7 @@ def read_settings(
     """
     data: dict[str, Any] = {}
     if path is not None:
-        try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InvalidOption(
-                f"cannot read the settings {path}: {error.strerror}; give a TOML file"
-            ) from error
-        except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, and of what is nested too deeply
-            raise InvalidOption(f"{path} is not TOML: {error}; see docs/training.md") from error
+        data = read_toml(path, "settings", "docs/training.md")
     for section, values in (changes or {}).items():
         given = {name: value for name, value in values.items() if value is not None}
         there = data.get(section, {})

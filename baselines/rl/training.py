@@ -106,6 +106,8 @@ class _Progress(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    run: str
+    """When the run was begun, which tells it from others."""
     segment: Annotated[int, Field(ge=0)]
     seconds: Annotated[float, Field(ge=0)]
     episodes: Annotated[int, Field(ge=0)]
@@ -244,7 +246,7 @@ def train(
                 tasks=tasks,
                 evaluation_tasks=_spread(test_tasks, settings.training.evaluation_tasks),
                 selection_tasks=_spread(tasks, settings.training.selection_tasks),
-                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                created=datetime.now(UTC).isoformat(timespec="microseconds"),
             )
         )
         listener.stage("starting the environments")
@@ -510,6 +512,7 @@ class _Run:
     def _progress(self) -> dict[str, Any]:
         curriculum = None if self._curriculum is None else _CurriculumState(**self._curriculum.state())
         return _Progress(
+            run=self._info.created,
             segment=self._segment,
             seconds=self._seconds,
             episodes=self._episodes,
@@ -521,6 +524,11 @@ class _Run:
         ).model_dump(mode="json")
 
     def _restore(self, progress: _Progress) -> None:
+        if progress.run != self._info.created:
+            raise InvalidRun(
+                f"{self._folder.checkpoint} belongs to another run, begun at {progress.run}, not "
+                f"{self._info.created}; restore the file, or give another --out"
+            )
         self._segment = progress.segment
         self._seconds = progress.seconds
         self._episodes = progress.episodes

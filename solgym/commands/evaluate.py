@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.table import Table
 
-from solgym.commands.terminal import open_console, print_as_is, print_table
+from solgym.commands.terminal import CountingBar, open_console, print_as_is, print_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from solgym.baselines.rl.evaluation import Evaluation, EvaluationRow
     from solgym.baselines.rl.policy import Policy
     from solgym.envs.base import Split
@@ -93,40 +91,17 @@ def evaluate(
         print_as_is(console, f"{name:<8} {path}")
 
 
-class _Bar:
-    """How far the evaluation is; a line per task where the output is no terminal."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._console = console
-        self._bar = Progress(
-            MofNCompleteColumn(),
-            BarColumn(bar_width=24),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            transient=True,
-            disable=not console.is_interactive,
-        )
-        self._task = self._bar.add_task("", total=None)
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.stop()
+class _Bar(CountingBar):
+    """How far the evaluation is."""
 
     def task(self, task_id: str, number: int, count: int) -> None:
         """Name the task."""
-        self._bar.update(self._task, completed=number, total=count, description=task_id)
+        self.count(number, count)
+        self.describe(task_id)
 
     def done(self, row: EvaluationRow, number: int, count: int) -> None:
         """Move the bar by a task."""
-        self._bar.update(self._task, completed=number, total=count)
-        if not self._console.is_interactive:
-            self._console.print(f"{number}/{count}  {row.task}  {row.status}", highlight=False)
+        self.finished(number, count, f"{row.task}  {row.status}")
 
 
 def _default_folder(

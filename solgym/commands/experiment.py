@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from solgym.commands.terminal import open_console, print_as_is
+from solgym.commands.terminal import CountingBar, open_console, print_as_is
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,47 +63,27 @@ def experiment(
         print_as_is(console, f"{name:<21} {path}")
 
 
-class _Bar:
-    """How far the experiment is, and the run that goes on; lines where the output is no terminal."""
+class _Bar(CountingBar):
+    """How far the experiment is, and the run that goes on."""
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._console = console
-        self._bar = Progress(
-            MofNCompleteColumn(),
-            BarColumn(bar_width=24),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            transient=True,
-            disable=not console.is_interactive,
-        )
-        self._task = self._bar.add_task("", total=None)
+        super().__init__(console)
         self._run = ""
         self._scale = (1.0, 1.0)
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.stop()
 
     def cell(self, cell: Cell, number: int, count: int) -> None:
         """Name the run."""
         self._run = str(cell)
-        self._bar.update(self._task, completed=number, total=count, description=self._run)
+        self.count(number, count)
+        self.describe(self._run)
 
     def done(self, cell: Cell, number: int, count: int) -> None:
         """Move the bar by a whole run."""
-        self._bar.update(self._task, completed=number, total=count)
-        if not self._console.is_interactive:
-            self._console.print(f"{number}/{count}  {cell}", highlight=False)
+        self.finished(number, count, str(cell))
 
     def stage(self, text: str) -> None:
         """Show what is being done."""
-        self._bar.update(self._task, description=f"{self._run}  {text}".strip())
+        self.describe(f"{self._run}  {text}".strip())
 
     def scale(self, task_id: str, baseline_s: float, sol_s: float) -> None:
         """Remember what scores refer to."""
@@ -113,8 +93,8 @@ class _Bar:
         """Show where the run stands."""
         from solgym.baselines.console import standing
 
-        self._bar.update(self._task, description=f"{self._run}  {standing(progress, *self._scale)}")
+        self.describe(f"{self._run}  {standing(progress, *self._scale)}")
 
     def notice(self, text: str) -> None:
         """Print a sentence above the bar."""
-        self._console.print("[yellow]note:[/]", Text(f"{self._run}: {text}"), highlight=False)
+        self.console.print("[yellow]note:[/]", Text(f"{self._run}: {text}"), highlight=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import codecs
 import sys
+from typing import Self
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["open_console", "print_as_is", "print_table", "tolerate_any_encoding"]
+__all__ = ["CountingBar", "open_console", "print_as_is", "print_table", "tolerate_any_encoding"]
 
 NARROWEST = 20
 """Widths below this are no terminal's: they stand for one that does not say how wide it is."""
@@ -58,6 +59,48 @@ def print_table(console: Console, table: Table) -> None:
         console.print(table)
     finally:
         console.width = width
+
+
+class CountingBar:
+    """How many of a number of things are done; use it with ``with``. Where the output is no terminal, a line
+    for each that is done.
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.console = console
+        self._bar = Progress(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+            disable=not console.is_interactive,
+        )
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+    def describe(self, text: str) -> None:
+        """Say what is being done."""
+        self._bar.update(self._task, description=text)
+
+    def count(self, number: int, total: int) -> None:
+        """Say how many are done."""
+        self._bar.update(self._task, completed=number, total=total)
+
+    def finished(self, number: int, total: int, text: str) -> None:
+        """One more is done: the ``number``-th."""
+        self.count(number, total)
+        if not self.console.is_interactive:
+            self.console.print(f"{number}/{total}  {text}", highlight=False)
 
 
 def tolerate_any_encoding() -> None:

@@ -248,6 +248,7 @@ MISTAKES = [
     ("seeds = 3", "seeds = [-1]", "seeds 1: "),
     ("seeds = 3\n", "", "seeds is missing"),
     ("seeds = 3", "seeds = ", "is not TOML"),
+    ("seeds = 3", "seeds = " + "[" * 100_000, "is not TOML"),
     ("seeds = 3", "seeds = 3\nthread = 2", "thread is no key here"),
     ('name = "grid"', 'name = "../grid"', "name: '../grid' names a folder"),
     ("measurements = 2", "measurements = 0", "budget: a budget of 0 measurements"),

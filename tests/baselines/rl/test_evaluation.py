@@ -205,6 +205,16 @@ def test_a_second_call_repeats_no_finished_task(trained, tmp_path):
     assert len((tmp_path / "evaluation.jsonl").read_text().splitlines()) == 5
 
 
+def test_two_evaluations_do_not_share_a_folder(trained, tmp_path):
+    class Second(Seen):
+        def task(self, task_id, number, count):
+            with pytest.raises(InvalidTrace, match="another run is writing"):
+                evaluated(trained, out=tmp_path)
+            super().task(task_id, number, count)
+
+    assert len(evaluated(trained, out=tmp_path, listener=Second()).rows) == len(TASKS)
+
+
 def test_results_of_another_evaluation_are_not_continued(trained, tmp_path):
     evaluated(trained, out=tmp_path, tasks=TASKS[:1])
     with pytest.raises(InvalidTrace, match="seed 0, but now it is 1"):

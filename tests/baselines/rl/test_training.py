@@ -278,6 +278,14 @@ def test_a_checkpoint_that_says_nonsense_of_the_run_is_refused(tmp_path: Path, p
         learn(settings(training={"steps": 64}), tmp_path)
 
 
+def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        learn(settings(training={"steps": 64}), tmp_path / name)
+    (tmp_path / "other" / "checkpoint.safetensors").replace(tmp_path / "one" / "checkpoint.safetensors")
+    with pytest.raises(InvalidRun, match="belongs to another run"):
+        learn(settings(training={"steps": 128}), tmp_path / "one")
+
+
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     class Second(SilentTrainingListener):
         def standing(self, standing) -> None:
