@@ -444,7 +444,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
 
     def _evaluate_state(self) -> Measurement:
         measurement = super()._evaluate_state()
-        if not measurement.ok and self.reward_at == "step":  # back to where the last action was taken
+        is_decided = measurement.status not in (Status.OK, Status.UNSTABLE)  # noise may pass
+        if is_decided and self.reward_at == "step":  # back to where the last action was taken
             self._futile = self._futile_before | {self._recent[-1]}
         return measurement
 
