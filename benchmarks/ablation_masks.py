@@ -95,6 +95,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--cap", type=int, default=400, help="steps after which an agent gives up (400)")
     options = parser.parse_args()
+    if min(options.kernels, options.seeds, options.cap) < 1:
+        parser.error("--kernels, --seeds and --cap must be at least 1")
+    if options.out.exists() and not options.out.is_dir():
+        parser.error(f"{options.out} is a file; --out takes a folder")
     options.out.mkdir(parents=True, exist_ok=True)
     tasks = dict(list(TASKS.items())[: options.kernels])
     runs = play_all(tasks, options.seeds, options.cap, options.out / "runs.jsonl")

@@ -103,6 +103,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="of each run; the file's if left out")
     options = parser.parse_args()
+    if options.seeds < 1:
+        parser.error("--seeds must be at least 1")
     arms = options.arm or ["sol", "raw"]
     command = shlex.join(["python", "benchmarks/ablation_reward.py", *sys.argv[1:]])
     wanted = []

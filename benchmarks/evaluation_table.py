@@ -16,6 +16,7 @@ from typing import Any
 
 from solgym.baselines.plots import format_seconds
 from solgym.baselines.rl.evaluation import Evaluation, EvaluationRow
+from solgym.errors import SolgymError
 from solgym.hardware.atomic_files import write_atomically
 
 NAMES = {
@@ -93,9 +94,12 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, help="Markdown file")
     parser.add_argument("--title", default="PPO", help="heading of the page")
     arguments = parser.parse_args()
-    evaluation = Evaluation.from_json((arguments.evaluation / "evaluation.json").read_bytes())
     picture = arguments.out.with_suffix(".png")
-    shutil.copyfile(arguments.run / "learning.png", picture)
+    try:
+        evaluation = Evaluation.from_json((arguments.evaluation / "evaluation.json").read_bytes())
+        shutil.copyfile(arguments.run / "learning.png", picture)
+    except (OSError, SolgymError) as error:
+        parser.error(str(error))
     command = (
         f"python benchmarks/evaluation_table.py {arguments.run} {arguments.evaluation} -o {arguments.out}"
     )

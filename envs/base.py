@@ -113,7 +113,8 @@ class TuningEnv(gym.Env[Any, Any], ABC, Generic[StateT]):
         self.target: Target = open_target(target, threads) if isinstance(target, str) else target
         self.split: Split | None = split
         self.threads = self.target.spec.threads
-        self.policy = policy or MeasurePolicy()
+        # What the baseline takes is found out here; a limit made of another number would hit it, too.
+        self.policy = replace(policy or MeasurePolicy(), baseline_s=None)
         self.reward = resolve_reward(reward)
         self.reward_at: RewardAt = reward_at
         self.stop_at = stop_at

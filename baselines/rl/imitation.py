@@ -76,8 +76,8 @@ def record_experts(
         progress(number + 1)
     if not recorded:
         raise InvalidOption(
-            "no expert's actions are known for these tasks, so there is nothing to imitate; "
-            "set [imitation] epochs to 0"
+            "there is nothing to imitate: no episode of single actions within max_steps leads to the best "
+            "known candidate of any task, or to one of [imitation] candidates; set [imitation] epochs to 0"
         )
     return Decisions(
         observations=np.stack([observation for observation, _, _ in recorded]),

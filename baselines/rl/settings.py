@@ -102,6 +102,8 @@ class EnvSettings(_Part):
         for name in measuring:
             if name not in fields:
                 raise ValueError(f"measuring has no {name!r}; it has {', '.join(fields)}")
+            if name == "baseline_s":
+                raise ValueError("baseline_s is measured; leave it out of measuring")
         MeasurePolicy(**measuring)  # type: ignore[arg-type]
         return measuring
 

@@ -342,10 +342,16 @@ class _Run:
                 ),
                 self._imitated,
             )
+            unused = len(self._imitated.keys() - set(self._info.tasks))
+            if unused:
+                self._listener.notice(
+                    f"{unused} of {len(self._imitated)} candidates to imitate are for tasks that are not "
+                    "trained on"
+                )
             left_out = len(self._info.tasks) - decisions.tasks
             if left_out:
                 self._listener.notice(
-                    f"no episode leads to the experts of {left_out} tasks; they are left out"
+                    f"no episode leads to what is to be imitated on {left_out} tasks; they are left out"
                 )
             self._listener.stage(f"imitating {len(decisions.actions)} decisions of experts")
             line["imitation_loss"] = finite(fit(self._model, decisions, self._settings.imitation))

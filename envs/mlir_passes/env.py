@@ -51,6 +51,7 @@ FATAL_TRIES: Final = 2
 """How often an action may crash or hang on a module, for seconds each: once may be a busy machine's fault."""
 
 FUTILE: Final = "it has been tried in this state, and changed nothing or failed"
+TOO_LONG: Final = f"a sequence has at most {MAX_ACTIONS} actions"
 
 _NOT_RUNNING: Final = frozenset(
     {Status.COMPILE_ERROR, Status.CRASHED, Status.RUNTIME_ERROR, Status.WRONG_RESULT, Status.ILLEGAL}
@@ -415,7 +416,7 @@ class MLIRPassesEnv(TuningEnv[PassState]):
                 None, illegal_because=worker.why_not(self.task, actions, name) or "it is not offered now"
             )
         if len(actions) >= MAX_ACTIONS:
-            return Move(None, illegal_because=f"a sequence has at most {MAX_ACTIONS} actions")
+            return Move(None, illegal_because=TOO_LONG)
         if _fatal_actions.get((state.view.digest, name), 0) >= FATAL_TRIES:
             self._note_futile(state, index)
             text = f"{name} crashed or hung on this module {FATAL_TRIES} times and is not tried again"
@@ -455,6 +456,8 @@ class MLIRPassesEnv(TuningEnv[PassState]):
             return np.ones(len(ACTIONS), dtype=np.bool_)
         mask = self.state.view.mask.copy()
         mask[list(self._futile)] = False
+        if len(self.state.candidate.actions) >= MAX_ACTIONS:
+            mask[1:] = False
         return mask
 
     def action_meanings(self) -> tuple[str, ...]:
@@ -463,12 +466,14 @@ class MLIRPassesEnv(TuningEnv[PassState]):
 
     def explain(self, action: Any) -> str | None:
         """Why an action is not offered now, or None if it is."""
-        index = int(action)
+        index, state = int(action), self.state
         if index == 0 or not self.enforce_masks:
             return None
         if index in self._futile:
             return FUTILE
-        if self.state.view.mask[index]:
+        if len(state.candidate.actions) >= MAX_ACTIONS:
+            return TOO_LONG
+        if state.view.mask[index]:
             return None
         return default_pass_worker().why_not(self.task, self.state.candidate.actions, ACTIONS[index].name)
 

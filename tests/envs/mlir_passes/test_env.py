@@ -6,6 +6,7 @@ import pickle
 import signal
 import warnings
 from contextlib import closing
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +19,7 @@ from solgym.envs.mlir_passes.client import PassFailure, PassWorker, default_pass
 from solgym.envs.mlir_passes.env import MLIRPassesEnv
 from solgym.envs.mlir_passes.features import FULL_NAMES, MQSS_NAMES, feature_table
 from solgym.envs.mlir_passes.programs import PROGRAMS, SUITES
-from solgym.envs.mlir_passes.sequence import PassSequence
+from solgym.envs.mlir_passes.sequence import MAX_ACTIONS, PassSequence
 from solgym.envs.registration import environments
 from solgym.errors import InvalidOption, InvalidSchedule, UnknownTask
 from solgym.hardware.measurement import Measurement, Status
@@ -158,6 +159,29 @@ def test_what_came_to_nothing_is_not_offered_again_in_the_same_state():
         assert (info["status"], reward) == ("illegal", env.unwrapped.failure_penalty)
         act(env, "bufferize")
         assert env.unwrapped.action_masks()[canonicalize]
+
+
+def test_nothing_is_offered_where_a_sequence_is_as_long_as_it_may_be():
+    env = make(reward_at="end")
+    task = env.unwrapped.tasks[0]
+    longest = PassSequence(task, ("canonicalize",) * MAX_ACTIONS)
+    _, info = env.reset(seed=0, options={"schedule": longest})
+    assert np.flatnonzero(info["action_mask"]).tolist() == [0]
+    assert "at most" in env.unwrapped.explain(ACTION_INDEX["bufferize"])
+
+
+def test_a_limit_given_for_another_baseline_does_not_stop_this_one():
+    policy = replace(QUIET["policy"], slow_factor=1.5, baseline_s=1e-9)
+    env = make(**{**QUIET, "policy": policy}, task="gemm/f32/m96n96k96")
+    env.reset(seed=0)
+    assert env.unwrapped.baseline.ok
+
+
+def test_actions_that_change_nothing_are_left_out_of_the_path_to_a_candidate():
+    env = make(reward_at="end").unwrapped
+    env.choose_task()
+    sequence = PassSequence(env.task.id, ("canonicalize", "bufferize"))
+    assert env.proposals().path_to(sequence) == (ACTION_INDEX["bufferize"],)
 
 
 def test_a_candidate_that_fails_is_not_offered_again_where_it_was_found(monkeypatch):
