@@ -38,8 +38,8 @@ OPERATIONS_MAX: Final = 200_000
 REPEATING: Final = 3.0
 """Times that an action may take where it is applied again, after it has succeeded once."""
 
-OBJECTS_MAX: Final = 64
-"""Object files that are kept, as different sequences often give the same module."""
+OBJECT_BYTES_MAX: Final = 64 << 20
+"""Object files that are kept, by their size: different sequences often give the same module."""
 
 _OTHER_FILL: Final = 0x3D
 """Bytes of a small number, where ``POISON_BYTE`` makes a NaN."""
@@ -102,6 +102,7 @@ class Session:
         self._states: OrderedDict[tuple[str, tuple[str, ...]], _State] = OrderedDict()
         self._operations = 0
         self._objects: OrderedDict[tuple[str, ...], ObjectCode] = OrderedDict()
+        self._object_bytes = 0
 
     @property
     def context(self) -> ir.Context:
@@ -164,25 +165,31 @@ class Session:
         """
         program, state = self._programs[key], self._state(key, actions)
         name = (key, state.text_digest, mode, jit)
-        if name in self._objects:
+        known = self._objects.get(name)
+        if known is not None:
             self._objects.move_to_end(name)
-            return self._objects[name]
+            return known
         with self._context, ir.Location.unknown():
             if jit == "mlir":
                 made = machine_code(state.module, program.function, program.arguments, mode, jit)
             else:
                 made = self._compiled(*llvm_ir(state.module, program.function, program.arguments, mode))
-        self._objects[name] = made
-        while len(self._objects) > OBJECTS_MAX:
-            self._objects.popitem(last=False)
-        return made
+        return self._keep(name, made)
 
     def _compiled(self, text: str, workspace_bytes: int) -> ObjectCode:
         """Machine code of LLVM IR, which different modules often have in common."""
         name = (hashlib.sha256(text.encode()).hexdigest(),)
-        made = self._objects.get(name) or compile_ir(text, workspace_bytes)
+        return self._keep(name, self._objects.get(name) or compile_ir(text, workspace_bytes))
+
+    def _keep(self, name: tuple[str, ...], made: ObjectCode) -> ObjectCode:
+        """Remember an object file, and forget those not asked for longest while they are too large."""
+        if name not in self._objects:
+            self._object_bytes += len(made.code)
         self._objects[name] = made
         self._objects.move_to_end(name)
+        while len(self._objects) > 1 and self._object_bytes > OBJECT_BYTES_MAX:
+            _, old = self._objects.popitem(last=False)
+            self._object_bytes -= len(old.code)
         return made
 
     def run(self, key: str, inputs: bytes, sizes: list[int]) -> bytes:
