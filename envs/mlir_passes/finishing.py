@@ -88,6 +88,7 @@ def lower_to_llvm_dialect(module: ir.Operation) -> ir.Operation:
         lowered = _deallocated(lowered)
         _replace_strided_copies(lowered)
         run_passes(lowered, _TO_LOOPS)
+        _hoist_stack_memory(lowered)
     except ir.MLIRError as error:
         raise CannotFinish(f"the finishing pipeline fails: {first_line(error)}") from error
     _refuse_leftovers(lowered)
@@ -215,6 +216,27 @@ def _replace_strided_copies(module: ir.Operation) -> None:
         with module.context, copy.location, ir.InsertionPoint(copy):
             linalg.copy(source, outs=[destination])
         copy.erase()
+
+
+def _hoist_stack_memory(module: ir.Operation) -> None:
+    """Reserve stack memory of fixed size once a call, where a function begins, instead of in every iteration
+    of a loop, in the LLVM dialect.
+
+    MLIR has memory from the stack end with the iteration, but its lowering of loops gives nothing back, so
+    the stack would overflow.
+    """
+    for function in body_of(module):
+        if function.name != "llvm.func" or not function.regions[0].blocks:
+            continue
+        first, *later = function.regions[0].blocks
+        begin = first.operations[0]
+        for alloca in [op.operation for block in later for op in block if op.operation.name == "llvm.alloca"]:
+            size = alloca.operands[0].owner
+            if isinstance(size, ir.Block) or size.name != "llvm.mlir.constant":
+                continue
+            with module.context, alloca.location, ir.InsertionPoint(begin):
+                alloca.operands[0] = size.clone().results[0]
+            alloca.move_before(begin)
 
 
 def _refuse_leftovers(module: ir.Operation) -> None:

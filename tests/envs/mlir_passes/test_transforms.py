@@ -8,6 +8,7 @@ from tests.envs.mlir_passes.running import apply_all, run
 
 REGISTER_TILES = "tile-contraction-m8-n32-k1 tile-fill-r8-c32 vectorize"
 INTO_REGISTERS = "licm hoist-subsets hoist-subsets eliminate-empty-tensors bufferize fold-aliases"
+REGISTER_LOOPS = "tile-contraction-m8-n32-k1 generalize fold-unit-dimensions-by-slices"
 LOWERED = "hoist-transfers lower-contractions-outer transfers-to-scf-unrolled canonicalize cse"
 
 
@@ -39,6 +40,19 @@ LOWERED = "hoist-transfers lower-contractions-outer transfers-to-scf-unrolled ca
     ],
 )  # fmt: skip
 def test_transformed_programs_still_compute_the_same(task, actions):
+    assert run(task, actions.split()).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("task", "actions"),
+    [
+        ("gemm/f32/m256n256k256", f"{REGISTER_LOOPS} vectorize"),
+        ("gemm/f32/m256n256k256", f"{REGISTER_LOOPS} vectorize fold-tensor-subsets bufferize"),
+        ("doitgen/f32/nr32nq32np96", f"fuse-elementwise {REGISTER_LOOPS} vectorize"),
+    ],
+)
+def test_vectors_of_higher_rank_in_loops_do_not_fill_the_stack(task, actions):
+    # What they are kept in while they are split was on the stack anew in each of 65,536 iterations.
     assert run(task, actions.split()).status == "ok"
 
 
