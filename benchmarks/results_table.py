@@ -51,6 +51,8 @@ def read(path: Path) -> dict[str, Any]:
     """A JSON file of an experiment's folder."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it holds no JSON object")
     except (OSError, ValueError) as error:
         sys.exit(f"cannot read {path}: {error}; give the folder of an experiment that is finished")
     return found

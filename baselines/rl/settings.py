@@ -245,8 +245,8 @@ class ImitationSettings(_Part):
     candidates: str | None = None
     learning_rate: Rate = 1e-3
     batch_size: Count = 64
-    weight_decay: NotNegative = 0.0
-    noise: NotNegative = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 0.0
+    noise: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 0.0
 
 
 class CurriculumSettings(_Part):

@@ -319,7 +319,9 @@ class _Run:
         if model.num_timesteps == 0 and not folder.checkpoint.exists():
             self._begin()
         while model.num_timesteps < self._training.steps:
-            self._listener.stage("learning")
+            # The first episodes of a task wait for its baseline, which is slow by nature.
+            first = ", measuring the baseline of each new task" if self._segment == 0 else ""
+            self._listener.stage(f"learning{first}")
             self._learn_segment()
         model.logger.close()
         lines = tuple(read_progress(folder.path))
