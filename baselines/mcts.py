@@ -15,8 +15,6 @@ __all__ = ["Mcts"]
 
 EXPLORATION: Final = 1 / math.sqrt(2)
 """Weight of what is little visited against what is good; values lie between 0 and 1."""
-FURTHER: Final = 0.5
-"""How likely an episode goes on after an action that led to a new candidate."""
 
 
 class _Branch:
@@ -54,10 +52,11 @@ class Mcts(TreeTuner):
     """UCT (Kocsis and Szepesvari 2006) with progressive widening.
 
     Every proposal ends an episode that follows the tree by upper confidence bounds, adds one branch to it,
-    and goes on with random actions until a new candidate is reached, sometimes further. The second episode
-    through a branch ends right there. The value of an episode is the logarithm of its speedup over the
-    slowest correct candidate, as a fraction of the fastest one's; of a failed one it is 0. A branch may have
-    as many children as the square root of its visits. The initial candidates are children of the root.
+    and goes on with random actions, any number of them up to the longest episode, until it is at a new
+    candidate. The second episode through a branch ends right there. The value of an episode is the logarithm
+    of its speedup over the slowest correct candidate, as a fraction of the fastest one's; of a failed one it
+    is 0. A branch may have as many children as the square root of its visits. The initial candidates are
+    children of the root.
     """
 
     def __init__(self, source: ProposalSource, seed: int, *, initial: Sequence[Candidate] = ()) -> None:
@@ -91,11 +90,14 @@ class Mcts(TreeTuner):
             self._credit(branch, self._costs[digest])
 
     def _rollout(self, branch: _Branch) -> Candidate:
-        """The candidate at the end of random actions, as few as lead to a new one or some more."""
+        """The candidate at the end of random actions: of none if that is new and the branch was visited
+        before, else of any number.
+        """
         place = branch.place
+        left = self._space.depth - place.taken
+        end = place.taken + (0 if branch.visits else int(self._rng.integers(left + 1)))
         while True:
-            is_new = self._digest(place) not in self._proposed
-            if is_new and (branch.visits or self._rng.random() >= FURTHER):
+            if place.taken >= end and self._digest(place) not in self._proposed:
                 break
             further = self._step(place)
             if further is None:

@@ -60,9 +60,11 @@ class EpisodeSource(Generic[StateT]):
     state that episodes begin in is never given up.
 
     As a vector an episode has ``MAX_VECTOR_LENGTH`` positions, or ``max_steps`` if that is less. A position
-    holds an action, or 0 for none; actions that are not possible where they stand are skipped. A vector that
-    changes nothing stands for no candidate. What ``sample``, ``mutate`` and ``cross`` return has its actions
-    in front and skips none.
+    holds an action, or 0 for none. An action that is not possible where it stands means the next one that is,
+    by index and round and round, as codons do in grammatical evolution (O'Neill and Ryan 2001); so vectors
+    drawn blindly are long episodes too. A vector that changes nothing stands for no candidate. What
+    ``sample``, ``mutate`` and ``cross`` return has its actions in front, all of them possible; what a change
+    makes impossible falls away.
 
     Args:
         start: the state that episodes begin in.
@@ -176,7 +178,14 @@ class EpisodeSource(Generic[StateT]):
 
     def candidate(self, vector: Vector) -> Candidate | None:
         """What the actions of a vector lead to; None if they change nothing."""
-        _, state = self._follow(vector)
+        taken: Vector = ()
+        state = self._start
+        for action in vector:
+            for possible in self._from(state, action):
+                following = self._after(taken, state, possible)
+                if following is not None:
+                    taken, state = (*taken, possible), following
+                    break
         return None if state.candidate == self._start.candidate else state.candidate
 
     def mutate(self, vector: Vector, rng: np.random.Generator) -> Vector:
@@ -280,6 +289,15 @@ class EpisodeSource(Generic[StateT]):
             if following is not None:
                 taken, state = (*taken, action), following
         return taken, state
+
+    def _from(self, state: StateT, action: int) -> Iterator[int]:
+        """An action, then all others offered in a state, by index from it on; none for 0."""
+        if action == 0:
+            return
+        yield action
+        offered = np.sort(self._offered(state))
+        offered = offered[(offered != 0) & (offered != action)]
+        yield from map(int, np.roll(offered, -int(np.searchsorted(offered, action))))
 
     def _after(self, taken: Vector, state: StateT, action: int) -> StateT | None:
         """The state after one more action, remembered by the actions that lead to it."""

@@ -76,6 +76,13 @@ def test_episodes_have_at_most_max_steps_legal_actions_and_never_finish_early():
         EpisodeSource(Counted(), move, lambda _: np.arange(7), max_steps=0, actions=7)
 
 
+def test_an_action_of_a_vector_that_is_not_possible_means_the_next_one_that_is():
+    source = EpisodeSource(Counted(), move, lambda _: np.arange(7), 5, actions=7)
+    assert source.candidate((6, 2, 0, 6, 0)) == (6, 2, 6)
+    assert source.candidate((1, 3, 4, 5, 0)) == (2, 6, 6, 6)  # 4 leads nowhere, 5 is illegal
+    assert source.candidate((0, 0, 0, 0, 0)) is None
+
+
 def test_no_further_action_is_tried_in_a_state_in_which_three_hung():
     @dataclass(frozen=True)
     class Word:
