@@ -96,9 +96,7 @@ class Mcts(TreeTuner):
         place = branch.place
         left = self._space.depth - place.taken
         end = place.taken + (0 if branch.visits else int(self._rng.integers(left + 1)))
-        while True:
-            if place.taken >= end and self._digest(place) not in self._proposed:
-                break
+        while place.taken < end or self._digest(place) in self._proposed:
             further = self._step(place)
             if further is None:
                 break

@@ -178,14 +178,7 @@ class EpisodeSource(Generic[StateT]):
 
     def candidate(self, vector: Vector) -> Candidate | None:
         """What the actions of a vector lead to; None if they change nothing."""
-        taken: Vector = ()
-        state = self._start
-        for action in vector:
-            for possible in self._from(state, action):
-                following = self._after(taken, state, possible)
-                if following is not None:
-                    taken, state = (*taken, possible), following
-                    break
+        _, state = self._follow(vector, replace=True)
         return None if state.candidate == self._start.candidate else state.candidate
 
     def mutate(self, vector: Vector, rng: np.random.Generator) -> Vector:
@@ -193,7 +186,7 @@ class EpisodeSource(Generic[StateT]):
 
         New actions are legal where they are put; later ones that are not any more fall away.
         """
-        actions, _ = self._follow(vector)
+        actions, _ = self._follow(vector, replace=True)
         for _ in range(MAX_TRIES):
             changed = self._edited(actions, rng)
             while rng.random() < ANOTHER_CHANGE:
@@ -205,7 +198,7 @@ class EpisodeSource(Generic[StateT]):
 
     def cross(self, first: Vector, second: Vector, rng: np.random.Generator) -> Vector:
         """The beginning of one episode followed by the end of another, as far as that is legal."""
-        (head, _), (tail, _) = self._follow(first), self._follow(second)
+        (head, _), (tail, _) = self._follow(first, replace=True), self._follow(second, replace=True)
         for _ in range(MAX_TRIES):
             cut, start = int(rng.integers(len(head) + 1)), int(rng.integers(len(tail) + 1))
             taken, state = self._follow(head[:cut] + tail[start:])
@@ -278,22 +271,27 @@ class EpisodeSource(Generic[StateT]):
             return False
         return len(self._fatal.get(state.candidate.digest, ())) >= FATAL_MAX
 
-    def _follow(self, actions: Iterable[int]) -> tuple[Vector, StateT]:
-        """Take actions in order, skipping those that are not possible: which were taken, and where to."""
+    def _follow(self, actions: Iterable[int], replace: bool = False) -> tuple[Vector, StateT]:
+        """Take actions in order: which were taken, and where to. One that is not possible where it stands is
+        skipped, or replaced by the next one that is.
+        """
         taken: Vector = ()
         state = self._start
         for action in actions:
             if action == 0 or len(taken) == self._length:
                 continue
-            following = self._after(taken, state, action)
-            if following is not None:
-                taken, state = (*taken, action), following
+            for possible in self._from(state, action) if replace else (action,):
+                following = self._after(taken, state, possible)
+                if following is not None:
+                    taken, state = (*taken, possible), following
+                    break
+            else:
+                if replace:
+                    break  # nothing is possible any more
         return taken, state
 
     def _from(self, state: StateT, action: int) -> Iterator[int]:
-        """An action, then all others offered in a state, by index from it on; none for 0."""
-        if action == 0:
-            return
+        """An action, then all others offered in a state, by index from it on."""
         yield action
         offered = np.sort(self._offered(state))
         offered = offered[(offered != 0) & (offered != action)]

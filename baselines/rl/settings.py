@@ -41,6 +41,8 @@ Count = Annotated[int, Field(ge=1)]
 CountOrNone = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Moderate = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+"""Larger ones leave no numbers behind."""
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 """Of learning; steps of Adam and RMSprop are about as long, whatever the gradient."""
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -245,8 +247,8 @@ class ImitationSettings(_Part):
     candidates: str | None = None
     learning_rate: Rate = 1e-3
     batch_size: Count = 64
-    weight_decay: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 0.0
-    noise: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 0.0
+    weight_decay: Moderate = 0.0
+    noise: Moderate = 0.0
 
 
 class CurriculumSettings(_Part):

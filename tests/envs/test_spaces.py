@@ -130,6 +130,22 @@ def test_an_action_that_is_not_possible_means_the_next_one_that_is(tree):
         assert tree.candidate((action, *(0,) * (STEPS - 1))) == tree.candidate((meant, *(0,) * (STEPS - 1)))
 
 
+def test_what_a_vector_means_is_what_is_changed(tree):
+    refused = next(a for a in range(1, tree.sizes[0]) if tree.successor(tree.root, a) is None)
+    vague, node, taken = (refused,) * STEPS, tree.root, []
+    for action in vague:
+        in_turn = sorted(range(1, tree.sizes[0]), key=lambda a: (a < action, a))
+        taken.append(next(a for a in in_turn if tree.successor(node, a) is not None))
+        node = tree.successor(node, taken[-1])
+    exact = tuple(taken)
+    assert exact != vague
+    assert tree.candidate(exact) == tree.candidate(vague) == tree.candidate_at(node)
+    for seed in range(5):
+        rngs = [np.random.default_rng(seed) for _ in range(4)]
+        assert tree.mutate(vague, rngs[0]) == tree.mutate(exact, rngs[1])
+        assert tree.cross(vague, vague, rngs[2]) == tree.cross(exact, exact, rngs[3])
+
+
 def test_a_node_offers_what_leads_on_and_what_it_does_not_offer_leads_nowhere(tree):
     offered = tree.actions(tree.root)
     assert list(offered) == sorted(set(offered))

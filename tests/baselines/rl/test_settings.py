@@ -73,6 +73,7 @@ def test_the_command_line_counts_more_than_the_file(tmp_path: Path) -> None:
         ({"dqn": {}}, "[dqn] is not used with algo 'ppo'"),
         ({"ppo": {"learning_rate": float("nan")}}, "ppo.learning_rate"),
         ({"ppo": {"learning_rate": 1e38}}, "ppo.learning_rate"),
+        ({"imitation": {"noise": 1e300}}, "imitation.noise"),
         ({"training": {"seed": 1 << 32}}, "training.seed"),
         ({"curriculum": {"threshold": float("nan")}}, "curriculum.threshold"),
         ({"ppo": {"learning_rate_end": 1e-5}}, "decay_steps"),

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from solgym.envs.mlir_passes import client
+from solgym.envs.mlir_passes import client, session
 from solgym.envs.mlir_passes.catalogue import ACTION_INDEX, ACTIONS
 from solgym.envs.mlir_passes.client import ModuleView, PassFailure, PassWorker
 from solgym.envs.mlir_passes.programs import parse_task
@@ -163,6 +163,22 @@ def test_code_can_be_made_and_read(worker):
         assert isinstance(worker.build(GEMM, LOWERED, jit), CompiledKernel)
     assert "define" in worker.code(GEMM, LOWERED, "llvm")
     assert "solgym_entry" in worker.code(GEMM, LOWERED, "asm")
+
+
+def test_object_files_are_remembered_as_far_as_they_fit(monkeypatch):
+    known = session.Session()
+    known.introduce(GEMM.id, GEMM.module_text, GEMM.function, GEMM.signature)
+
+    def build(*actions):
+        return known.build(GEMM.id, actions, "strict", "llvmlite")
+
+    first = build()
+    assert build("bufferize", "linalg-to-affine", "affine-tile-8") is not first
+    assert build() is first
+    monkeypatch.setattr(session, "OBJECT_BYTES_MAX", 1)
+    assert build("bufferize", "linalg-to-affine", "affine-unroll-8") is not first
+    assert build() is not first
+    assert build().code == first.code
 
 
 def test_float_modes_reach_the_code(worker):
