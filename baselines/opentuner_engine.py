@@ -74,14 +74,18 @@ class _Member(differentialevolution.PopulationMember):  # type: ignore[misc]
 
 
 class _DifferentialEvolution(differentialevolution.DifferentialEvolutionAlt):  # type: ignore[misc]
-    """OpenTuner's differential evolution over members whose order is the same in every process."""
+    """OpenTuner's differential evolution over members whose order is the same in every process.
+
+    It begins with the fastest configurations, if there are as many results as it has members.
+    """
 
     def initial_population(self) -> None:
         counter = itertools.count()
-        self.population = [
-            _Member(self.driver.get_configuration(self.manipulator.random()), counter)
-            for _ in range(self.population_size)
-        ]
+        times: dict[Configuration, float] = self.driver.times
+        size: int = self.population_size
+        fastest = sorted(times, key=times.__getitem__)[:size] if len(times) >= size else []
+        drawn = (self.driver.get_configuration(self.manipulator.random()) for _ in range(size - len(fastest)))
+        self.population = [_Member(config, counter) for config in (*fastest, *drawn)]
 
 
 class _SearchDriver(SearchDriver):  # type: ignore[misc]

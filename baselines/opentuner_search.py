@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from solgym.baselines.proposing import VectorTuner
+from solgym.baselines.proposing import MANY_CHOICES, RANDOM_FIRST, VectorTuner, most_choices
 from solgym.envs.proposals import ProposalSource
 from solgym.envs.spaces import Vector
 from solgym.errors import InvalidOption
@@ -31,15 +31,18 @@ class OpenTunerSearch(VectorTuner):
 
     Whatever else it asks for is answered at once: what is not valid has failed, and what was measured before
     costs what it did then. Where OpenTuner asks for nothing new for a while, a random candidate is proposed
-    and OpenTuner learns of it.
+    and OpenTuner learns of it. In a space of actions the first ``RANDOM_FIRST`` are of that kind.
     """
 
     def __init__(self, source: ProposalSource, seed: int, *, initial: Sequence[Candidate] = ()) -> None:
         super().__init__(source, seed, initial=initial)
         self._engine = _engine(self._space.sizes, self._space.ordered, seed)
         self._requests: dict[str, list[Request]] = {}
+        self._random_first = RANDOM_FIRST if most_choices(self._space) > MANY_CHOICES else 0
 
     def _suggest(self) -> Vector | None:
+        if len(self._proposed) < self._random_first:
+            return None
         for _ in range(MAX_ANSWERS):
             asked = self._engine.ask()
             if asked is None:

@@ -20,11 +20,31 @@ from solgym.errors import InvalidOption
 from solgym.hardware.measurement import Measurement
 from solgym.hardware.target import Candidate
 
-__all__ = ["MAX_REPEATS", "ProposingTuner", "VectorTuner", "require_vectors"]
+__all__ = [
+    "MANY_CHOICES",
+    "MAX_REPEATS",
+    "RANDOM_FIRST",
+    "ProposingTuner",
+    "VectorTuner",
+    "most_choices",
+    "require_vectors",
+]
 
 MAX_REPEATS: Final = 64
 """So many draws in a row that were all proposed before mean that the source is nearly exhausted: more than
 90% of a uniform source must be used up for this to happen once in a thousand proposals."""
+
+
+MANY_CHOICES: Final = 64
+"""With more choices at an unordered position, few trials say little: a space of actions, not of knobs."""
+RANDOM_FIRST: Final = 50
+"""Random candidates that methods which learn from trials alone begin with in such a space."""
+
+
+def most_choices(space: VectorSpace) -> int:
+    """How many choices the unordered position has that has most; 0 if all are ordered."""
+    sizes = zip(space.sizes, space.ordered, strict=True)
+    return max((size for size, ordered in sizes if not ordered), default=0)
 
 
 def require_vectors(source: ProposalSource, method: str) -> VectorSpace:

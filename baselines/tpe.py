@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from solgym.baselines.proposing import VectorTuner
+from solgym.baselines.proposing import MANY_CHOICES, RANDOM_FIRST, VectorTuner, most_choices
 from solgym.envs.proposals import ProposalSource
 from solgym.envs.spaces import Vector
 from solgym.errors import InvalidOption
@@ -25,6 +25,8 @@ __all__ = ["TreeParzen"]
 
 MAX_DETOUR: Final = 32
 """Most changes that lead away from a vector that was proposed before."""
+PRIOR: Final = 4
+"""What Optuna's prior weighs at a position of many choices, where a trial weighs 1."""
 
 
 class TreeParzen(VectorTuner):
@@ -32,6 +34,9 @@ class TreeParzen(VectorTuner):
 
     A failed candidate is infinitely slow to the model, and so is a vector that is not valid. Where the model
     draws what was proposed before, the first new vector on a random way from there takes its place.
+
+    In a space of actions it begins with ``RANDOM_FIRST`` random candidates and a lighter prior: Optuna's own
+    weighs 1 at each choice, which adds up to 178 for one of 178 actions and drowns what the trials say.
     """
 
     def __init__(self, source: ProposalSource, seed: int, *, initial: Sequence[Candidate] = ()) -> None:
@@ -49,12 +54,19 @@ class TreeParzen(VectorTuner):
             )
         with self._quiet():
             # A batch of proposals keeps its distance: what is still being measured counts as slow.
-            sampler = self._optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
+            most = most_choices(self._space)
+            prior = PRIOR / most if most > MANY_CHOICES else 1.0
+            sampler = self._optuna.samplers.TPESampler(
+                seed=seed, multivariate=True, constant_liar=True, prior_weight=prior
+            )
             self._study = self._optuna.create_study(sampler=sampler)
         self._trials: dict[Vector, optuna.Trial] = {}
         self._told: set[Vector] = set()
+        self._random_first = RANDOM_FIRST if most > MANY_CHOICES else 0
 
     def _suggest(self) -> Vector | None:
+        if len(self._proposed) < self._random_first:
+            return None
         with self._quiet():
             trial = self._study.ask(self._choices)
             vector = tuple(int(trial.params[name]) for name in self._space.names)

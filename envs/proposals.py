@@ -59,12 +59,13 @@ class EpisodeSource(Generic[StateT]):
     in it, as others would mostly do the same, each for seconds. An episode that is drawn ends there. The
     state that episodes begin in is never given up.
 
-    As a vector an episode has ``MAX_VECTOR_LENGTH`` positions, or ``max_steps`` if that is less. A position
-    holds an action, or 0 for none. An action that is not possible where it stands means the next one that is,
-    by index and round and round, as codons do in grammatical evolution (O'Neill and Ryan 2001); so vectors
-    drawn blindly are long episodes too. A vector that changes nothing stands for no candidate. What
-    ``sample``, ``mutate`` and ``cross`` return has its actions in front, all of them possible; what a change
-    makes impossible falls away.
+    As a vector an episode is its length, less one, and ``MAX_VECTOR_LENGTH`` positions, or ``max_steps`` if
+    that is less. A position holds an action, or 0 for none; what stands behind the length does not count. An
+    action that is not possible where it stands means another that is, chosen by its index modulo their
+    number, as codons do in grammatical evolution (O'Neill and Ryan 2001). So what is drawn blindly has all
+    lengths, and all actions. A vector that changes nothing stands for no candidate. What ``sample``,
+    ``mutate`` and ``cross`` return has its actions in front, all of them possible; what a change makes
+    impossible falls away.
 
     Args:
         start: the state that episodes begin in.
@@ -154,18 +155,18 @@ class EpisodeSource(Generic[StateT]):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """At each position any action, or 0 for none."""
-        return (self._actions,) * self._length
+        """Any length; then at each position any action, or 0 for none."""
+        return (self._length, *(self._actions,) * self._length)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The positions, counted from 1."""
-        return tuple(f"step {number}" for number in range(1, self._length + 1))
+        """The length, and the positions counted from 1."""
+        return ("length", *(f"step {number}" for number in range(1, self._length + 1)))
 
     @property
     def ordered(self) -> tuple[bool, ...]:
-        """Actions have no order."""
-        return (False,) * self._length
+        """Lengths have an order, actions have none."""
+        return (True, *(False,) * self._length)
 
     def sample(self, rng: np.random.Generator) -> Vector:
         """A random episode, shorter ones as likely as longer ones."""
@@ -174,11 +175,11 @@ class EpisodeSource(Generic[StateT]):
             taken, state = self._episode(self._length, rng)
             if state.candidate != self._start.candidate:
                 break
-        return self._padded(taken)
+        return self._vector(taken)
 
     def candidate(self, vector: Vector) -> Candidate | None:
         """What the actions of a vector lead to; None if they change nothing."""
-        _, state = self._follow(vector, replace=True)
+        _, state = self._read(vector)
         return None if state.candidate == self._start.candidate else state.candidate
 
     def mutate(self, vector: Vector, rng: np.random.Generator) -> Vector:
@@ -186,25 +187,25 @@ class EpisodeSource(Generic[StateT]):
 
         New actions are legal where they are put; later ones that are not any more fall away.
         """
-        actions, _ = self._follow(vector, replace=True)
+        actions, _ = self._read(vector)
         for _ in range(MAX_TRIES):
             changed = self._edited(actions, rng)
             while rng.random() < ANOTHER_CHANGE:
                 changed = self._edited(changed, rng)
             taken, state = self._follow(changed)
             if taken != actions and state.candidate != self._start.candidate:
-                return self._padded(taken)
-        return self._padded(actions)
+                return self._vector(taken)
+        return self._vector(actions)
 
     def cross(self, first: Vector, second: Vector, rng: np.random.Generator) -> Vector:
         """The beginning of one episode followed by the end of another, as far as that is legal."""
-        (head, _), (tail, _) = self._follow(first, replace=True), self._follow(second, replace=True)
+        (head, _), (tail, _) = self._read(first), self._read(second)
         for _ in range(MAX_TRIES):
             cut, start = int(rng.integers(len(head) + 1)), int(rng.integers(len(tail) + 1))
             taken, state = self._follow(head[:cut] + tail[start:])
             if state.candidate != self._start.candidate:
-                return self._padded(taken)
-        return self._padded(head)
+                return self._vector(taken)
+        return self._vector(head)
 
     def vector_of(self, candidate: Candidate) -> Vector | None:
         """The actions that lead to a candidate from elsewhere; None if there are none, or too many."""
@@ -212,7 +213,7 @@ class EpisodeSource(Generic[StateT]):
         if actions is None or len(actions) > self._length:
             return None
         taken, state = self._follow(actions)
-        return self._padded(taken) if state.candidate == candidate else None
+        return self._vector(taken) if state.candidate == candidate else None
 
     # ------------------------------------------------------------------ as an example
 
@@ -271,31 +272,38 @@ class EpisodeSource(Generic[StateT]):
             return False
         return len(self._fatal.get(state.candidate.digest, ())) >= FATAL_MAX
 
-    def _follow(self, actions: Iterable[int], replace: bool = False) -> tuple[Vector, StateT]:
-        """Take actions in order: which were taken, and where to. One that is not possible where it stands is
-        skipped, or replaced by the next one that is.
-        """
+    def _read(self, vector: Vector) -> tuple[Vector, StateT]:
+        """What the actions of a vector are where they stand, and where they lead to."""
         taken: Vector = ()
         state = self._start
-        for action in actions:
-            if action == 0 or len(taken) == self._length:
-                continue
-            for possible in self._from(state, action) if replace else (action,):
+        for action in filter(None, vector[1 : vector[0] + 2]):
+            for possible in self._from(state, action):
                 following = self._after(taken, state, possible)
                 if following is not None:
                     taken, state = (*taken, possible), following
                     break
             else:
-                if replace:
-                    break  # nothing is possible any more
+                break  # nothing is possible any more
         return taken, state
 
     def _from(self, state: StateT, action: int) -> Iterator[int]:
-        """An action, then all others offered in a state, by index from it on."""
+        """An action, then all others that are legal in a state, from its index modulo their number on."""
         yield action
-        offered = np.sort(self._offered(state))
-        offered = offered[(offered != 0) & (offered != action)]
-        yield from map(int, np.roll(offered, -int(np.searchsorted(offered, action))))
+        others = [other for other in self.actions(state) if other != action]
+        if others:
+            first = action % len(others)
+            yield from others[first:] + others[:first]
+
+    def _follow(self, actions: Iterable[int]) -> tuple[Vector, StateT]:
+        """Take actions in order, those that are possible where they stand: which, and where they lead to."""
+        taken: Vector = ()
+        state = self._start
+        for action in actions:
+            if action != 0 and len(taken) < self._length:
+                following = self._after(taken, state, action)
+                if following is not None:
+                    taken, state = (*taken, action), following
+        return taken, state
 
     def _after(self, taken: Vector, state: StateT, action: int) -> StateT | None:
         """The state after one more action, remembered by the actions that lead to it."""
@@ -327,5 +335,5 @@ class EpisodeSource(Generic[StateT]):
             return actions
         return (*actions[:place], step[0], *actions[place + (edit == "replace") :])
 
-    def _padded(self, actions: Vector) -> Vector:
-        return actions + (0,) * (self._length - len(actions))
+    def _vector(self, actions: Vector) -> Vector:
+        return (max(len(actions), 1) - 1, *actions, *(0,) * (self._length - len(actions)))

@@ -179,7 +179,7 @@ class Corridor(EpisodeSource[Path]):
 
     def count(self) -> int:
         """How many candidates there are: two choices at first, three at each later step, or none."""
-        return sum(2 * 3 ** (length - 1) for length in range(1, len(self.sizes) + 1))
+        return sum(2 * 3 ** (length - 1) for length in range(1, self.depth + 1))
 
     def is_best(self, candidate) -> bool:
         return values_of(candidate) == self.best

@@ -198,3 +198,17 @@ def test_failed_candidates_are_never_the_best():
     best = tuner._engine._manager.get_best_result()
     assert best.state == "OK"
     assert best.time == min(tuner._costs.values())
+
+
+def test_differential_evolution_begins_with_the_fastest_if_there_are_enough_results():
+    engine, rng = make_engine(), np.random.default_rng(0)
+    told = {tuple(int(rng.integers(size)) for size in SIZES) for _ in range(60)}
+    for vector in told:
+        engine.tell(engine.ask_for(vector), cost(vector))
+    evolution = engine._manager.search_driver.root_technique.techniques[0]
+    evolution.initial_population()
+    members = [tuple(member.config.data.values()) for member in evolution.population]
+    slowest = max(map(cost, members))
+    assert set(members) <= told
+    assert len(set(members)) == len(members) == evolution.population_size
+    assert all(cost(vector) >= slowest for vector in told - set(members))

@@ -5,10 +5,12 @@ import itertools
 import json
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from solgym.baselines.budget import Budget
 from solgym.baselines.evolution import POPULATION
+from solgym.baselines.proposing import RANDOM_FIRST
 from solgym.baselines.search import search, trials_of
 from solgym.baselines.trace import Trace
 from solgym.baselines.tuner import TUNERS, Tuner, make_tuner
@@ -261,3 +263,14 @@ def test_four_hundred_knob_settings_are_different_schedules(name):
         digests.add(candidate.digest)
         tuner.tell([(candidate, by_digest(candidate))])
     assert len(digests) == 400
+
+
+@pytest.mark.parametrize("name", ["opentuner", "tpe"])
+def test_in_a_space_of_many_actions_learning_from_trials_begins_with_random_ones(name, monkeypatch):
+    monkeypatch.setattr(f"solgym.baselines.{'tpe' if name == 'tpe' else 'opentuner_search'}.MANY_CHOICES", 4)
+    space, drawn = Corridor(), np.random.default_rng(0)
+    episodes = (space.candidate(space.sample(drawn)).digest for _ in range(1000))
+    first = list(itertools.islice(dict.fromkeys(episodes), RANDOM_FIRST + 20))
+    digests = [candidate.digest for candidate, _ in run(name, space, RANDOM_FIRST + 20)]
+    assert digests[:RANDOM_FIRST] == first[:RANDOM_FIRST]
+    assert digests != first, "then it proposes what it has learnt"

@@ -76,11 +76,14 @@ def test_episodes_have_at_most_max_steps_legal_actions_and_never_finish_early():
         EpisodeSource(Counted(), move, lambda _: np.arange(7), max_steps=0, actions=7)
 
 
-def test_an_action_of_a_vector_that_is_not_possible_means_the_next_one_that_is():
+def test_an_action_of_a_vector_that_is_not_possible_means_another_by_its_index():
     source = EpisodeSource(Counted(), move, lambda _: np.arange(7), 5, actions=7)
-    assert source.candidate((6, 2, 0, 6, 0)) == (6, 2, 6)
-    assert source.candidate((1, 3, 4, 5, 0)) == (2, 6, 6, 6)  # 4 leads nowhere, 5 is illegal
-    assert source.candidate((0, 0, 0, 0, 0)) is None
+    assert source.candidate((4, 6, 2, 0, 6, 0)) == (6, 2, 6)
+    assert source.candidate((1, 6, 2, 0, 6, 0)) == (6, 2), "the length is 2"
+    # Odd ones are illegal and 4 leads nowhere; the first of the five others that leads on takes their place:
+    # 1 begins at the second of 2 3 4 5 6, 3 at the fourth of 1 2 4 5 6, 4 at the last, 5 at the first.
+    assert source.candidate((4, 1, 3, 4, 5, 0)) == (6, 6, 6, 2)
+    assert source.candidate((4, 0, 0, 0, 0, 0)) is None
 
 
 def test_no_further_action_is_tried_in_a_state_in_which_three_hung():
@@ -105,7 +108,7 @@ def test_no_further_action_is_tried_in_a_state_in_which_three_hung():
     assert {len(word.digest) for word in drawn} == {1, 2}, "episodes end where actions hang"
     hung = [state for state, _ in tried if len(state) == 2]
     assert max(map(hung.count, hung)) == 3
-    assert source.sizes == (8,) * 6
+    assert source.sizes == (6, *(8,) * 6)
     deep = Spelled(Word(hung[0]))
     assert all(source.successor(deep, action) is None for action in range(8))
     for _ in range(100):

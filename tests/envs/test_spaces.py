@@ -111,33 +111,61 @@ def test_candidates_of_other_tasks_have_no_vector(source, env):
 
 
 def test_episodes_are_trees_and_knobs_are_none(env, source):
-    assert isinstance(source, TreeSpace) == (
-        len(set(source.sizes)) == 1
-    )  # every step offers the same actions
+    assert isinstance(source, TreeSpace) == ("length" in source.names)
+
+
+def vector_of_length(length, *actions):
+    return (length - 1, *actions, *(0,) * (STEPS - len(actions)))
+
+
+def meant(tree, node, action):
+    """What an action means at a node: itself, or where it is not possible one chosen by its index."""
+    if tree.successor(node, action) is not None:
+        return action
+    others = [other for other in tree.actions(node) if other != action]
+    start = action % len(others)
+    return next(a for a in others[start:] + others[:start] if tree.successor(node, a) is not None)
 
 
 def test_nothing_is_no_candidate(tree):
-    assert tree.candidate((0,) * STEPS) is None
+    assert tree.candidate(vector_of_length(STEPS)) is None
 
 
-def test_an_action_that_is_not_possible_means_the_next_one_that_is(tree):
-    size = tree.sizes[0]
-    possible = [a for a in range(1, size) if tree.successor(tree.root, a) is not None]
-    refused = [a for a in range(1, size) if a not in possible]
+def test_an_action_that_is_not_possible_means_another_by_its_index(tree):
+    actions = range(1, tree.sizes[1])
+    refused = [a for a in actions if tree.successor(tree.root, a) is None]
     assert refused
-    for action in (refused[0], refused[-1]):
-        meant = next((a for a in possible if a > action), possible[0])
-        assert tree.candidate((action, *(0,) * (STEPS - 1))) == tree.candidate((meant, *(0,) * (STEPS - 1)))
+    for action in (*refused[:6], refused[-1]):
+        instead = meant(tree, tree.root, action)
+        assert tree.candidate(vector_of_length(1, action)) == tree.candidate(vector_of_length(1, instead))
+
+
+def test_what_stands_behind_the_length_does_not_count(tree):
+    for vector in vectors(tree):
+        assert vector[0] + 1 == sum(action != 0 for action in vector[1:])
+        for length in range(1, vector[0] + 1):
+            short = vector_of_length(length, *vector[1 : length + 1])
+            assert tree.candidate((length - 1, *vector[1:])) == tree.candidate(short)
+
+
+def test_vectors_drawn_blindly_are_short_and_long(tree):
+    generator, lengths = rng(3), set()
+    for _ in range(60):
+        vector = tuple(int(generator.integers(size)) for size in tree.sizes)
+        candidate = tree.candidate(vector)
+        exact = None if candidate is None else tree.vector_of(candidate)
+        if exact is not None:
+            lengths.add(exact[0] + 1)
+    assert {1, 2, STEPS} <= lengths
 
 
 def test_what_a_vector_means_is_what_is_changed(tree):
-    refused = next(a for a in range(1, tree.sizes[0]) if tree.successor(tree.root, a) is None)
-    vague, node, taken = (refused,) * STEPS, tree.root, []
-    for action in vague:
-        in_turn = sorted(range(1, tree.sizes[0]), key=lambda a: (a < action, a))
-        taken.append(next(a for a in in_turn if tree.successor(node, a) is not None))
+    refused = next(a for a in range(1, tree.sizes[1]) if tree.successor(tree.root, a) is None)
+    node, taken = tree.root, []
+    for _ in range(STEPS):
+        taken.append(meant(tree, node, refused))
         node = tree.successor(node, taken[-1])
-    exact = tuple(taken)
+    vague, exact = vector_of_length(STEPS, *(refused,) * STEPS), vector_of_length(STEPS, *taken)
     assert exact != vague
     assert tree.candidate(exact) == tree.candidate(vague) == tree.candidate_at(node)
     for seed in range(5):
@@ -150,7 +178,7 @@ def test_a_node_offers_what_leads_on_and_what_it_does_not_offer_leads_nowhere(tr
     offered = tree.actions(tree.root)
     assert list(offered) == sorted(set(offered))
     assert 0 not in offered
-    reached = [action for action in range(tree.sizes[0]) if tree.successor(tree.root, action) is not None]
+    reached = [action for action in range(tree.sizes[1]) if tree.successor(tree.root, action) is not None]
     assert reached
     assert set(reached) <= set(offered)
 
@@ -158,7 +186,7 @@ def test_a_node_offers_what_leads_on_and_what_it_does_not_offer_leads_nowhere(tr
 def test_a_path_and_a_vector_lead_to_the_same_candidate(tree):
     for vector in vectors(tree, 6):
         node = tree.root
-        for action in vector:
+        for action in vector[1:]:
             node = node if action == 0 else tree.successor(node, action)
         assert tree.candidate_at(node) == tree.candidate(vector)
         assert tree.candidate_at(tree.state_of(tree.candidate(vector))) == tree.candidate(vector)
@@ -169,7 +197,7 @@ def test_an_episode_as_a_vector_has_a_bounded_length():
     for steps, length in ((3, 3), (MAX_VECTOR_LENGTH + 10, MAX_VECTOR_LENGTH)):
         env = gym.make("KernelDSL-GEMM-v0", task="gemm/f32/m24n40k12", max_steps=steps).unwrapped
         env.choose_task()
-        assert len(env.proposals("primitive").sizes) == length
+        assert len(env.proposals("primitive").sizes) == length + 1
 
 
 def test_settings_that_are_not_possible_have_no_candidate():
