@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from solgym.baselines.proposing import MANY_CHOICES, RANDOM_FIRST, VectorTuner, most_choices
+from solgym.baselines.proposing import VectorTuner
 from solgym.envs.proposals import ProposalSource
 from solgym.envs.spaces import Vector
 from solgym.errors import InvalidOption
@@ -38,10 +38,9 @@ class OpenTunerSearch(VectorTuner):
         super().__init__(source, seed, initial=initial)
         self._engine = _engine(self._space.sizes, self._space.ordered, seed)
         self._requests: dict[str, list[Request]] = {}
-        self._random_first = RANDOM_FIRST if most_choices(self._space) > MANY_CHOICES else 0
 
     def _suggest(self) -> Vector | None:
-        if len(self._proposed) < self._random_first:
+        if self._begins_at_random:
             return None
         for _ in range(MAX_ANSWERS):
             asked = self._engine.ask()

@@ -26,7 +26,6 @@ __all__ = [
     "RANDOM_FIRST",
     "ProposingTuner",
     "VectorTuner",
-    "most_choices",
     "require_vectors",
 ]
 
@@ -39,12 +38,6 @@ MANY_CHOICES: Final = 64
 """With more choices at an unordered position, few trials say little: a space of actions, not of knobs."""
 RANDOM_FIRST: Final = 50
 """Random candidates that methods which learn from trials alone begin with in such a space."""
-
-
-def most_choices(space: VectorSpace) -> int:
-    """How many choices the unordered position has that has most; 0 if all are ordered."""
-    sizes = zip(space.sizes, space.ordered, strict=True)
-    return max((size for size, ordered in sizes if not ordered), default=0)
 
 
 def require_vectors(source: ProposalSource, method: str) -> VectorSpace:
@@ -142,6 +135,9 @@ class VectorTuner(ProposingTuner):
         self._space = require_vectors(source, type(self).__name__)
         super().__init__(source, seed, initial=initial)
         self._given = {candidate.digest for candidate in self._initial}
+        sizes = zip(self._space.sizes, self._space.ordered, strict=True)
+        self._most_choices = max((size for size, ordered in sizes if not ordered), default=0)
+        """Of any unordered position."""
         self._vectors: dict[str, Vector | None] = {}
         self._costs: dict[str, float] = {}
 
@@ -156,6 +152,15 @@ class VectorTuner(ProposingTuner):
                 self._learn_initial(vector, cost)
             else:
                 self._learn(vector, cost)
+
+    @property
+    def _begins_at_random(self) -> bool:
+        """Whether a method that learns from trials alone has too few yet, which is so in spaces of actions.
+
+        Candidates given from outside count, but for at most half of those that are needed.
+        """
+        needed = max(RANDOM_FIRST, RANDOM_FIRST // 2 + len(self._given))
+        return self._most_choices > MANY_CHOICES and len(self._proposed) < needed
 
     @abstractmethod
     def _suggest(self) -> Vector | None:

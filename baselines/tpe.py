@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from solgym.baselines.proposing import MANY_CHOICES, RANDOM_FIRST, VectorTuner, most_choices
+from solgym.baselines.proposing import MANY_CHOICES, VectorTuner
 from solgym.envs.proposals import ProposalSource
 from solgym.envs.spaces import Vector
 from solgym.errors import InvalidOption
@@ -54,7 +54,7 @@ class TreeParzen(VectorTuner):
             )
         with self._quiet():
             # A batch of proposals keeps its distance: what is still being measured counts as slow.
-            most = most_choices(self._space)
+            most = self._most_choices
             prior = PRIOR / most if most > MANY_CHOICES else 1.0
             sampler = self._optuna.samplers.TPESampler(
                 seed=seed, multivariate=True, constant_liar=True, prior_weight=prior
@@ -62,10 +62,9 @@ class TreeParzen(VectorTuner):
             self._study = self._optuna.create_study(sampler=sampler)
         self._trials: dict[Vector, optuna.Trial] = {}
         self._told: set[Vector] = set()
-        self._random_first = RANDOM_FIRST if most > MANY_CHOICES else 0
 
     def _suggest(self) -> Vector | None:
-        if len(self._proposed) < self._random_first:
+        if self._begins_at_random:
             return None
         with self._quiet():
             trial = self._study.ask(self._choices)

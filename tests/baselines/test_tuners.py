@@ -267,10 +267,16 @@ def test_four_hundred_knob_settings_are_different_schedules(name):
 
 @pytest.mark.parametrize("name", ["opentuner", "tpe"])
 def test_in_a_space_of_many_actions_learning_from_trials_begins_with_random_ones(name, monkeypatch):
-    monkeypatch.setattr(f"solgym.baselines.{'tpe' if name == 'tpe' else 'opentuner_search'}.MANY_CHOICES", 4)
-    space, drawn = Corridor(), np.random.default_rng(0)
-    episodes = (space.candidate(space.sample(drawn)).digest for _ in range(1000))
-    first = list(itertools.islice(dict.fromkeys(episodes), RANDOM_FIRST + 20))
-    digests = [candidate.digest for candidate, _ in run(name, space, RANDOM_FIRST + 20)]
-    assert digests[:RANDOM_FIRST] == first[:RANDOM_FIRST]
-    assert digests != first, "then it proposes what it has learnt"
+    monkeypatch.setattr("solgym.baselines.proposing.MANY_CHOICES", 4)
+    space, rng = Corridor(), np.random.default_rng(0)
+    drawn = list({c.digest: c for c in (space.candidate(space.sample(rng)) for _ in range(1000))}.values())
+    assert len(drawn) > 150
+
+    def at_random(given):
+        """How many proposals after those given are the draws of the space, in their order."""
+        own = [candidate for candidate, _ in run(name, space, 100, initial=given)][len(given) :]
+        return next(i for i, (one, other) in enumerate(zip(own, drawn, strict=False)) if one != other)
+
+    assert RANDOM_FIRST <= at_random([]) < RANDOM_FIRST + 5
+    assert RANDOM_FIRST - 10 <= at_random(drawn[-10:]) < RANDOM_FIRST - 5
+    assert RANDOM_FIRST // 2 <= at_random(drawn[-40:]) < RANDOM_FIRST // 2 + 5, "at least half are random"
