@@ -54,6 +54,7 @@ __all__ = [
 RECORD_NAME = "experiment.json"
 RUNS_NAME = "runs"
 LOCK_NAME = "trace.lock"
+MAX_SEEDS = 10_000
 _FOLDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 FolderName = Annotated[str, Field(pattern=_FOLDER_NAME)]
@@ -122,8 +123,10 @@ class Experiment(_Part):
     @field_validator("seeds", mode="before")
     @classmethod
     def _counted(cls, seeds: object) -> object:
-        if not isinstance(seeds, list) and (type(seeds) is not int or seeds < 1):
-            raise ValueError(f"{seeds!r} is neither a list of seeds nor how many there are, at least 1")
+        if not isinstance(seeds, list) and (type(seeds) is not int or not 1 <= seeds <= MAX_SEEDS):
+            raise ValueError(
+                f"{seeds!r} is neither a list of seeds nor how many there are, from 1 to {MAX_SEEDS:,}"
+            )
         return list(range(seeds)) if isinstance(seeds, int) else seeds
 
     @model_validator(mode="after")

@@ -48,8 +48,11 @@ class TreeTuner(ProposingTuner):
         super().__init__(source, seed, initial=initial)
         self._space: TreeSpace[Node] = source
         self._start = Place(self._space.root, 0)
-        nodes = (self._space.state_of(candidate) for candidate in self._initial)
-        self._given = [Place(node, 0) for node in nodes if node is not None]
+        self._given = [
+            Place(node, self._space.actions_to(candidate))
+            for candidate in self._initial
+            if (node := self._space.state_of(candidate)) is not None
+        ]
         self._costs: dict[str, float] = {}
         self._proposed_before = 0
 

@@ -151,6 +151,11 @@ class EpisodeSource(Generic[StateT]):
         except IllegalSchedule:
             return None
 
+    def actions_to(self, candidate: Candidate) -> int:
+        """After how many actions an episode is at a candidate, at most ``depth``; 0 if that is unknown."""
+        actions = self._actions_of(candidate) if self._actions_of is not None else None
+        return min(len(actions or ()), self._max_steps)
+
     # ------------------------------------------------------------------ as vectors
 
     @property

@@ -80,3 +80,6 @@ class TreeSpace(Protocol[NodeT]):
 
     def state_of(self, candidate: Candidate) -> NodeT | None:
         """The node of a candidate from elsewhere, or None if it does not apply."""
+
+    def actions_to(self, candidate: Candidate) -> int:
+        """After how many actions an episode is at a candidate, at most ``depth``; 0 if that is unknown."""

@@ -9,6 +9,8 @@ residual operation, or calling a symbol that does not exist, would crash the pro
 from __future__ import annotations
 
 import functools
+import math
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -54,6 +56,9 @@ _TO_LOOPS: Final = (
     "convert-index-to-llvm,convert-arith-to-llvm,convert-cf-to-llvm,convert-func-to-llvm,canonicalize,cse,"
     "reconcile-unrealized-casts"
 )
+
+_HOISTED_BYTES_MAX: Final = 1 << 20
+_ADDRESS_ARITHMETIC: Final = ("llvm.getelementptr", "llvm.insertvalue", "llvm.extractvalue", "llvm.bitcast")
 
 
 class CannotFinish(Exception):
@@ -219,24 +224,70 @@ def _replace_strided_copies(module: ir.Operation) -> None:
 
 
 def _hoist_stack_memory(module: ir.Operation) -> None:
-    """Reserve stack memory of fixed size once a call, where a function begins, instead of in every iteration
-    of a loop, in the LLVM dialect.
+    """Reserve the stack memory that an iteration of a loop keeps to itself once a call, where the function
+    begins, in the LLVM dialect.
 
-    MLIR has memory from the stack end with the iteration, but its lowering of loops gives nothing back, so
-    the stack would overflow.
+    Vectors that are split in memory take some in every iteration. MLIR has it end there, but its lowering of
+    loops gives nothing back, so the stack would overflow. What a later iteration or another function could
+    still see stays where it is, as do memory outside loops and pieces of more than ``_HOISTED_BYTES_MAX``:
+    the branch that they stand in may never be taken.
     """
     for function in body_of(module):
         if function.name != "llvm.func" or not function.regions[0].blocks:
             continue
-        first, *later = function.regions[0].blocks
-        begin = first.operations[0]
-        for alloca in [op.operation for block in later for op in block if op.operation.name == "llvm.alloca"]:
-            size = alloca.operands[0].owner
-            if isinstance(size, ir.Block) or size.name != "llvm.mlir.constant":
+        begin = function.regions[0].blocks[0].operations[0]
+        for block in list(function.regions[0].blocks)[1:]:
+            allocas = [op.operation for op in block if op.operation.name == "llvm.alloca"]
+            if not allocas or not _is_in_a_loop(block):
                 continue
-            with module.context, alloca.location, ir.InsertionPoint(begin):
-                alloca.operands[0] = size.clone().results[0]
-            alloca.move_before(begin)
+            for alloca in allocas:
+                size = alloca.operands[0].owner
+                if _fixed_bytes(alloca) > _HOISTED_BYTES_MAX or _escapes(alloca):
+                    continue
+                with module.context, alloca.location, ir.InsertionPoint(begin):
+                    alloca.operands[0] = size.clone().results[0]
+                alloca.move_before(begin)
+
+
+def _is_in_a_loop(block: ir.Block) -> bool:
+    """Whether control can come to a block again."""
+    ahead, seen = list(block.successors), set()
+    while ahead:
+        following = ahead.pop()
+        if following == block:
+            return True
+        if following not in seen:
+            seen.add(following)
+            ahead += following.successors
+    return False
+
+
+def _fixed_bytes(alloca: ir.Operation) -> float:
+    """What an ``llvm.alloca`` reserves; infinite where that is not known before it runs."""
+    count = alloca.operands[0].owner
+    if isinstance(count, ir.Block) or count.name != "llvm.mlir.constant":
+        return math.inf
+    # A scalar, vector or array of them: f32, vector<16xf32>, !llvm.array<4 x vector<16xf32>>.
+    parts = re.findall(r"\d+", str(ir.TypeAttr(alloca.attributes["elem_type"]).value))
+    return float(ir.IntegerAttr(count.attributes["value"]).value * math.prod(map(int, parts)) / 8)
+
+
+def _escapes(value: ir.Operation) -> bool:
+    """Whether an address in the results of an operation goes where it cannot be followed: into memory,
+    another block's arguments, a call.
+    """
+    for result in value.results:
+        for use in result.uses:
+            user = use.owner
+            if user.name in _ADDRESS_ARITHMETIC:
+                if _escapes(user):
+                    return True
+            elif user.name == "llvm.store":
+                if use.operand_number == 0:
+                    return True
+            elif user.name != "llvm.load" and not user.name.startswith("llvm.intr."):
+                return True
+    return False
 
 
 def _refuse_leftovers(module: ir.Operation) -> None:

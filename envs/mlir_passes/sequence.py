@@ -84,7 +84,9 @@ class PassSequence:
         if len(actions) > MAX_ACTIONS:
             raise InvalidSchedule(f"the sequence has {len(actions)} actions, more than {MAX_ACTIONS}")
         for action in actions:
-            if not isinstance(action, str) or action not in ACTION_INDEX or action == "finish":
+            if action == "finish":
+                raise InvalidSchedule("finish only ends an episode and changes no module; leave it out")
+            if not isinstance(action, str) or action not in ACTION_INDEX:
                 raise InvalidSchedule(
                     f"there is no action {action!r}; `solgym.envs.mlir_passes.catalogue.ACTIONS` has them all"
                 )

@@ -243,6 +243,7 @@ def test_equal_traces_are_compressed_to_equal_files(planned, fake, tmp_path):
 MISTAKES = [
     ("seeds = 3", "seeds = 0", "seeds: 0 is neither a list of seeds"),
     ("seeds = 3", "seeds = true", "seeds: True is neither"),
+    ("seeds = 3", "seeds = 1000000000000", "seeds: 1000000000000 is neither"),
     ("seeds = 3", "seeds = [1, 1]", "none twice"),
     ("seeds = 3", "seeds = []", "at least one seed"),
     ("seeds = 3", "seeds = [-1]", "seeds 1: "),

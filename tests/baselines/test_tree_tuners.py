@@ -65,7 +65,7 @@ def test_greedy_search_measures_all_successors_and_follows_the_best():
 
 def test_greedy_search_starts_at_the_fastest_candidate_given():
     space = Corridor()
-    slow, fast, failing = (space.candidate(actions) for actions in ((1, 1), (1, 3, 2), (2, 2, 1)))
+    slow, fast, failing = (Path(actions).candidate for actions in ((1, 1), (1, 3, 2), (2, 2, 1)))
     trials = actions_of(run("greedy", space, 9, initial=[slow, failing, fast]))
     assert trials[:3] == [(1, 1), (2, 2, 1), (1, 3, 2)]
     assert trials[3:6] == [(1, 3, 2, 1), (1, 3, 2, 2), (1, 3, 2, 3)]
@@ -116,6 +116,16 @@ def test_actions_that_change_the_state_but_not_the_candidate_are_seen_through(na
     assert best == (3, 3)
 
 
+@pytest.mark.parametrize("name", TREE_TUNERS)
+def test_what_follows_a_given_candidate_is_no_longer_than_an_episode(name):
+    space = Corridor(max_steps=4)
+    given = [Path((1, 3, 2)).candidate, Path((1, 3, 1, 1)).candidate]
+    trials = actions_of(run(name, space, 60, initial=given))
+    assert trials[:2] == [(1, 3, 2), (1, 3, 1, 1)]
+    assert (1, 3, 2, 2) in trials
+    assert max(map(len, trials)) == 4
+
+
 # ------------------------------------------------------------------ beam
 
 
@@ -149,7 +159,7 @@ def test_a_beam_keeps_the_fastest_and_tries_successors_of_each():
 
 def test_at_least_half_of_the_first_beam_is_the_tuners_own():
     space = Wide()
-    given = [space.candidate((40, 40, 40 - number)) for number in range(WIDTH)]
+    given = [Path((40, 40, 40 - number)).candidate for number in range(WIDTH)]
     trials = actions_of(run("beam", space, WIDTH + 2 * TRIED, initial=given))
     beam = {actions[:-1] for actions in trials[WIDTH + TRIED :]}
     assert {actions for actions in beam if len(actions) == 3} == {(40, 40, 40), (40, 40, 39)}
@@ -204,7 +214,7 @@ def test_the_second_episode_through_a_branch_ends_there():
 
 def test_initial_candidates_are_branches_of_the_root():
     space = Corridor()
-    given = space.candidate((1, 3, 2))
+    given = Path((1, 3, 2)).candidate
     tuner = Mcts(space, 0, initial=[given])
     told(tuner, space, 30)
     (branch,) = (child for child in tuner._root.children if child.place.node.actions == (1, 3, 2))

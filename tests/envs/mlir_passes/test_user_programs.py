@@ -92,6 +92,69 @@ def test_the_reference_is_what_the_program_computes():
     assert np.array_equal(same, x)
 
 
+ON_THE_STACK = {
+    "a while loop that hands its buffer on": """
+  %first = memref.alloca() : memref<1xf32>
+  memref.store %zero, %first[%c0] : memref<1xf32>
+  %end:2 = scf.while (%i = %c0, %sum = %first) : (index, memref<1xf32>) -> (index, memref<1xf32>) {
+    %more = arith.cmpi slt, %i, %c4 : index
+    scf.condition(%more) %i, %sum : index, memref<1xf32>
+  } do {
+  ^bb0(%i: index, %sum: memref<1xf32>):
+    %longer = memref.alloca() : memref<1xf32>
+    memref.store %zero, %longer[%c0] : memref<1xf32>
+    %before = memref.load %sum[%c0] : memref<1xf32>
+    %here = memref.load %x[%i] : memref<4xf32>
+    %after = arith.addf %before, %here : f32
+    memref.store %after, %longer[%c0] : memref<1xf32>
+    %next = arith.addi %i, %c1 : index
+    scf.yield %next, %longer : index, memref<1xf32>
+  }
+  %result = memref.load %end#1[%c0] : memref<1xf32>
+  memref.store %result, %y[%c0] : memref<1xf32>
+  return""",
+    "a branch in a loop that would need much and is never taken": """
+  %many = arith.constant 33554432 : index
+  scf.for %i = %c0 to %c4 step %c1 {
+    %here = memref.load %x[%i] : memref<4xf32>
+    %root = math.exp %here : f32
+    %log = math.log %root : f32
+    %sum = memref.load %y[%c0] : memref<1xf32>
+    %after = arith.addf %sum, %log : f32
+    memref.store %after, %y[%c0] : memref<1xf32>
+    %negative = arith.cmpf olt, %here, %zero : f32
+    scf.if %negative {
+      %much = memref.alloca() : memref<33554432xf32>
+      scf.for %k = %c0 to %many step %c1 {
+        %other = arith.remui %k, %c4 : index
+        %there = memref.load %x[%other] : memref<4xf32>
+        memref.store %there, %much[%k] : memref<33554432xf32>
+      }
+      %where = arith.fptoui %root : f32 to i32
+      %place = arith.index_cast %where : i32 to index
+      %value = memref.load %much[%place] : memref<33554432xf32>
+      memref.store %value, %y[%c0] : memref<1xf32>
+    }
+  }
+  return""",
+}
+
+
+@pytest.mark.parametrize("body", ON_THE_STACK.values(), ids=ON_THE_STACK)
+def test_memory_that_a_program_keeps_on_the_stack_is_its_own_matter(body):
+    text = f"""
+func.func @mine(%x: memref<4xf32>, %y: memref<1xf32> {{solgym.role = "out"}}) {{
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  %zero = arith.constant 0.0 : f32
+  memref.store %zero, %y[%c0] : memref<1xf32>
+{body}
+}}"""
+    (result,) = program_from_text(text, "mine").reference([np.array([1, 2, 3, 4], np.float32)])
+    assert result.tolist() == pytest.approx([10])
+
+
 def test_an_episode_improves_a_users_program(tmp_path):
     env = make(tmp_path, PRODUCT)
     _, info = env.reset(seed=0)
