@@ -32,8 +32,6 @@ __all__ = [
 MAX_REPEATS: Final = 64
 """So many draws in a row that were all proposed before mean that the source is nearly exhausted: more than
 90% of a uniform source must be used up for this to happen once in a thousand proposals."""
-
-
 MANY_CHOICES: Final = 64
 """With more choices at an unordered position, few trials say little: a space of actions, not of knobs."""
 RANDOM_FIRST: Final = 50
