@@ -58,7 +58,24 @@ _TO_LOOPS: Final = (
 )
 
 _HOISTED_BYTES_MAX: Final = 1 << 20
-_ADDRESS_ARITHMETIC: Final = ("llvm.getelementptr", "llvm.insertvalue", "llvm.extractvalue", "llvm.bitcast")
+_ADDRESS_ARITHMETIC: Final = (
+    "llvm.getelementptr",
+    "llvm.insertvalue",
+    "llvm.extractvalue",
+    "llvm.bitcast",
+    "llvm.select",
+)
+_READS_AND_WRITES: Final[dict[str, tuple[int, ...]]] = {
+    "llvm.load": (0,),
+    "llvm.store": (1,),
+    "llvm.atomicrmw": (0,),
+    "llvm.intr.masked.load": (0,),
+    "llvm.intr.masked.store": (1,),
+    "llvm.intr.memcpy": (0, 1),
+    "llvm.intr.memmove": (0, 1),
+    "llvm.intr.memset": (0,),
+}
+"""Operations that use an address and keep none, with the operands that are addresses."""
 
 
 class CannotFinish(Exception):
@@ -268,8 +285,12 @@ def _fixed_bytes(alloca: ir.Operation) -> float:
     if isinstance(count, ir.Block) or count.name != "llvm.mlir.constant":
         return math.inf
     # A scalar, vector or array of them: f32, vector<16xf32>, !llvm.array<4 x vector<16xf32>>.
-    parts = re.findall(r"\d+", str(ir.TypeAttr(alloca.attributes["elem_type"]).value))
-    return float(ir.IntegerAttr(count.attributes["value"]).value * math.prod(map(int, parts)) / 8)
+    element = str(ir.TypeAttr(alloca.attributes["elem_type"]).value)
+    elements = ir.IntegerAttr(count.attributes["value"]).value
+    if elements < 0 or "struct" in element or "ptr" in element:
+        return math.inf
+    parts = re.findall(r"\d+", re.sub(r"\bi1\b|(?<=x)i1\b", "i8", element))
+    return float(elements * math.prod(map(int, parts)) / 8)
 
 
 def _escapes(value: ir.Operation) -> bool:
@@ -282,10 +303,7 @@ def _escapes(value: ir.Operation) -> bool:
             if user.name in _ADDRESS_ARITHMETIC:
                 if _escapes(user):
                     return True
-            elif user.name == "llvm.store":
-                if use.operand_number == 0:
-                    return True
-            elif user.name != "llvm.load" and not user.name.startswith("llvm.intr."):
+            elif use.operand_number not in _READS_AND_WRITES.get(user.name, ()):
                 return True
     return False
 

@@ -113,6 +113,43 @@ ON_THE_STACK = {
   %result = memref.load %end#1[%c0] : memref<1xf32>
   memref.store %result, %y[%c0] : memref<1xf32>
   return""",
+    "a loop that hands an address on by way of an intrinsic": """
+  %one = llvm.mlir.constant(1 : i32) : i32
+  %first = llvm.alloca %one x f32 : (i32) -> !llvm.ptr
+  llvm.store %zero, %first : f32, !llvm.ptr
+  cf.br ^head(%c0, %first : index, !llvm.ptr)
+^head(%i: index, %sum: !llvm.ptr):
+  %more = arith.cmpi slt, %i, %c4 : index
+  cf.cond_br %more, ^body, ^end
+^body:
+  %longer = llvm.alloca %one x f32 : (i32) -> !llvm.ptr
+  llvm.store %zero, %longer : f32, !llvm.ptr
+  %same = llvm.intr.launder.invariant.group %longer : !llvm.ptr
+  %before = llvm.load %sum : !llvm.ptr -> f32
+  %here = memref.load %x[%i] : memref<4xf32>
+  %after = arith.addf %before, %here : f32
+  llvm.store %after, %longer : f32, !llvm.ptr
+  %next = arith.addi %i, %c1 : index
+  cf.br ^head(%next, %same : index, !llvm.ptr)
+^end:
+  %result = llvm.load %sum : !llvm.ptr -> f32
+  memref.store %result, %y[%c0] : memref<1xf32>
+  return""",
+    "a long loop that keeps an atomic sum to itself": """
+  %long = arith.constant 300000 : index
+  %all = scf.for %k = %c0 to %long step %c1 iter_args(%last = %zero) -> f32 {
+    %sum = memref.alloca() : memref<64xf32>
+    %place = arith.remui %k, %c4 : index
+    memref.store %zero, %sum[%place] : memref<64xf32>
+    scf.for %i = %c0 to %c4 step %c1 {
+      %here = memref.load %x[%i] : memref<4xf32>
+      %before = memref.atomic_rmw addf %here, %sum[%place] : (f32, memref<64xf32>) -> f32
+    }
+    %total = memref.load %sum[%place] : memref<64xf32>
+    scf.yield %total : f32
+  }
+  memref.store %all, %y[%c0] : memref<1xf32>
+  return""",
     "a branch in a loop that would need much and is never taken": """
   %many = arith.constant 33554432 : index
   scf.for %i = %c0 to %c4 step %c1 {
